@@ -28,8 +28,7 @@ BANNED_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "misc
 WAITED_FOR = {"Event", "Condition", "Semaphore", "Barrier", "poll", "epoll", "DefaultSelector"}
 WAITS = {"wait", "wait_for", "acquire", "poll", "select"}
 CLOCK_FUNCTIONS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep"}
-# Beside clock.py: commands that run outside the broker, where no clock is injected.
-READS_THE_TIME = {"kbroker/clock.py", "kbroker/cli/consume.py", "kbroker/cli/produce.py"}
+READS_THE_TIME = {"kbroker/clock.py"}
 # Compiled code that reads the clocks itself: the monotonic one in one place, and that of records' time stamps.
 READS_THE_TIME_FAST = {f"kbroker/_fast/{name}" for name in ("net/poller.pyx", "base/pthread.pxd")}
 PRINTS = {"kbroker/app/process.py": 1}  # the line that says it is ready

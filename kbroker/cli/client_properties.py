@@ -14,7 +14,10 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 FILE_BYTES_MAX = 1 * MIB
 TIMEOUT_MS_MAX = 2**31 - 1
 
-SUPPORTED = ("bootstrap.servers", "client.id", "request.timeout.ms", "default.api.timeout.ms", "security.protocol")
+SUPPORTED = (
+    "bootstrap.servers", "client.id", "request.timeout.ms", "default.api.timeout.ms", "delivery.timeout.ms",
+    "security.protocol",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,7 @@ class ClientProperties:
     client_id: str = "kbroker"
     request_timeout_s: float = 30.0
     api_timeout_s: float = 60.0
+    delivery_timeout_s: float = 120.0
 
 
 def read_properties(bootstrap: str | None, path: str | None) -> ClientProperties:
@@ -50,6 +54,7 @@ def read_properties(bootstrap: str | None, path: str | None) -> ClientProperties
         client_id=values.get("client.id", default.client_id),
         request_timeout_s=_seconds(values, "request.timeout.ms", default.request_timeout_s),
         api_timeout_s=_seconds(values, "default.api.timeout.ms", default.api_timeout_s),
+        delivery_timeout_s=_seconds(values, "delivery.timeout.ms", default.delivery_timeout_s),
     )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,22 +53,28 @@ def properties_of(bootstrap: str | None, command_config: str | None) -> ClientPr
         raise click.UsageError(str(error)) from None
 
 
+@contextlib.contextmanager
+def connected(properties: ClientProperties, timeouts: Timeouts) -> Iterator[ClusterClient]:
+    """A client, closed at the end. A failure of the cluster inside ends the command with one line, Ctrl-C without."""
+    client = ClusterClient(properties.bootstrap, properties.client_id, timeouts)
+    try:
+        yield client
+    except ClientError as error:
+        raise CommandFailed(str(error)) from None
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    finally:
+        client.close()
+
+
 def with_session(function: Callable[..., None]) -> Callable[..., None]:
     """Adds the options and calls the function with a Session first. Failures end the command with one line."""
 
     @functools.wraps(function)
     def command(*, bootstrap: str | None, command_config: str | None, as_json: bool, **arguments: Any) -> None:
         properties = properties_of(bootstrap, command_config)
-        timeouts = Timeouts(properties.request_timeout_s, properties.api_timeout_s)
-        client = ClusterClient(properties.bootstrap, properties.client_id, timeouts)
-        try:
+        with connected(properties, Timeouts(properties.request_timeout_s, properties.api_timeout_s)) as client:
             function(Session(properties, client, Output(as_json)), **arguments)
-        except ClientError as error:
-            raise CommandFailed(str(error)) from None
-        except KeyboardInterrupt:
-            sys.exit(INTERRUPTED)
-        finally:
-            client.close()
 
     json_option = click.option("--json", "as_json", is_flag=True, help="print one JSON object a line")
     return bootstrap_options(json_option(command))

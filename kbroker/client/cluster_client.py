@@ -108,9 +108,14 @@ class ClusterClient:
 
     # --- which broker
 
-    def any_broker(self, request: Message, newest: int | None = None) -> Any:
-        """Asks a bootstrap broker; for what every broker can answer. `newest` is the last version to use."""
-        return self._retried(lambda: self._connections.call_any(request, newest), lambda response: ())
+    def any_broker(
+        self, request: Message, newest: int | None = None, codes: Callable[[Any], Iterable[int]] = lambda response: ()
+    ) -> Any:
+        """Asks a bootstrap broker; for what every broker can answer. `newest` is the last version to use.
+
+        `codes` has the error codes of a response: after a retriable one the broker is asked again.
+        """
+        return self._retried(lambda: self._connections.call_any(request, newest), codes)
 
     def broker(
         self,
@@ -122,9 +127,7 @@ class ClusterClient:
         """Asks the broker with this id; `codes` as for `controller`."""
         return self._retried(lambda: self._call_node(node_id, request, newest), codes)
 
-    def controller(
-        self, request: Message, codes: Callable[[Any], Iterable[int]], newest: int | None = None
-    ) -> Any:
+    def controller(self, request: Message, codes: Callable[[Any], Iterable[int]], newest: int | None = None) -> Any:
         """Asks the controller. `codes` has the error codes of a response: after a retriable one it is asked again."""
         return self._retried(lambda: self._call_node(self._known().controller_id, request, newest), codes)
 
@@ -172,8 +175,9 @@ class ClusterClient:
         build: Callable[[Mapping[str, Sequence[int]]], Message],
         read: Callable[[Any], Iterable[tuple[str, int, int, Any]]],
         newest: int | None = None,
+        retriable: frozenset[ErrorCode] = RETRIABLE,
     ) -> dict[TopicPartition, Answer]:
-        """Asks each partition's leader, one request a leader, and again those that moved.
+        """Asks each partition's leader, one request a leader, and again those with a retriable error.
 
         `build` makes the request for partitions by topic, `read` takes a response apart into (topic, partition, error
         code, value). The result has every partition; after the time-out some with a retriable error code.
@@ -185,7 +189,7 @@ class ClusterClient:
         def answers(response: Any) -> Iterator[tuple[TopicPartition, Answer]]:
             return (((topic, index), Answer(code, value)) for topic, index, code, value in read(response))
 
-        return self._gathered(partitions, ErrorCode.LEADER_NOT_AVAILABLE, requests, answers, newest)
+        return self._gathered(partitions, ErrorCode.LEADER_NOT_AVAILABLE, requests, answers, newest, retriable)
 
     def _gathered(
         self,
@@ -194,18 +198,19 @@ class ClusterClient:
         requests: Callable[[Sequence[Asked]], Mapping[int, Message]],  # by node id
         read: Callable[[Any], Iterable[tuple[Asked, Answer]]],
         newest: int | None,
+        retriable: frozenset[ErrorCode] = RETRIABLE,
     ) -> dict[Asked, Answer]:
         """An answer for all that is asked about, in which only what has no final answer is asked about again."""
         answers = {each: Answer(unanswered, None) for each in asked}
 
         def ask() -> list[int]:
-            pending = [each for each, answer in answers.items() if answer.error_code in RETRIABLE]
+            pending = [each for each, answer in answers.items() if answer.error_code in retriable]
             for node_id, request in requests(pending).items():
                 answers.update(read(self._call_node(node_id, request, newest)))
             return [answer.error_code for answer in answers.values()]
 
         if answers:
-            self._retried(ask, lambda codes: codes)
+            self._retried(ask, lambda codes: codes, retriable)
         return answers
 
     # --- questions that many commands have
@@ -265,7 +270,12 @@ class ClusterClient:
 
     # --- calls
 
-    def _retried(self, call: Callable[[], Any], codes: Callable[[Any], Iterable[int]]) -> Any:
+    def _retried(
+        self,
+        call: Callable[[], Any],
+        codes: Callable[[Any], Iterable[int]],
+        retriable: frozenset[ErrorCode] = RETRIABLE,
+    ) -> Any:
         """Repeats a call whose connection broke or whose answer is retriable; the last answer stands at the end."""
         failure: Exception | None = None
         for _ in self._retries.attempts():
@@ -285,7 +295,7 @@ class ClusterClient:
                 if not self._connections.reached:
                     break  # nothing has ever answered: the address is wrong, or nothing runs there
                 continue
-            if not RETRIABLE.intersection(codes(response)):
+            if not retriable.intersection(codes(response)):
                 return response
             self._forget()
             last, failure = response, None

@@ -12,6 +12,7 @@ from kbroker import __version__
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.limits import FRAME_BYTES_MAX
 from kbroker.protocol.api_keys import ApiKey, request_class
+from kbroker.protocol.apis.k00_produce import ProduceRequest
 from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest
 from kbroker.protocol.codec import decode_response_frame, encode_request_frame
 from kbroker.protocol.diagnose import misfit
@@ -31,9 +32,7 @@ class ClientConnection:
     ProtocolError the connection is at an unknown position: close it.
     """
 
-    def __init__(
-        self, connected: socket.socket, client_id: str, versions: Mapping[int, int] | None = None
-    ) -> None:
+    def __init__(self, connected: socket.socket, client_id: str, versions: Mapping[int, int] | None = None) -> None:
         self._socket = connected
         self._client_id = client_id
         self._versions = versions or {ApiKey.API_VERSIONS: API_VERSIONS_VERSION}
@@ -85,7 +84,7 @@ class ClientConnection:
         self._served = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
 
     def call(self, request: Message, newest: int | None = None) -> Any:
-        """Sends a request, in version ``newest`` at most, and returns its response.
+        """Sends a request, in version ``newest`` at most, and returns its response; None for a Produce with acks=0.
 
         OSError: the connection; ProtocolError: not this answer; UnsupportedRequest: the broker cannot answer it;
         ValueError: a value that the protocol cannot encode.
@@ -97,6 +96,8 @@ class ClientConnection:
         if len(frame) > STRING_BYTES_MAX and (problem := misfit(request, version)):
             raise ValueError(problem)  # the broker would close the connection, and say why only in its log
         self._socket.sendall(frame)
+        if isinstance(request, ProduceRequest) and request.acks == 0:
+            return None
         (length,) = struct.unpack(">i", self._read(4))
         if not 0 < length <= FRAME_BYTES_MAX:
             raise ProtocolError(f"an answer of {length} bytes")

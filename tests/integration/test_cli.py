@@ -1,4 +1,4 @@
-"""The command line against a real broker: records, flush, objects, probes and metrics."""
+"""The command line against a real broker: flush, objects, probes and metrics."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from pathlib import Path
 import pytest
 from broker_process import BrokerProcess
 from prometheus_client.parser import text_string_to_metric_families
-
-CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
 def free_port() -> int:
@@ -69,32 +67,6 @@ def kbroker(tmp_path_factory) -> Iterator[Kbroker]:
     made.broker.kill()
 
 
-@pytest.mark.parametrize("codec", CODECS)
-def test_produced_records_are_consumed(kbroker, codec) -> None:
-    topic = f"records-{codec}"
-    kbroker.run("topic", "create", topic, "-p", "3")
-    sent = {f"key{n}": f"välue {n}" for n in range(1200)}
-    text = "".join(f"{key}:{value}\n" for key, value in sent.items())
-    kbroker.run("produce", topic, "--key-separator", ":", "--codec", codec, lines=text)
-    found = kbroker.consume(topic, 1200)
-    assert {record["key"]: record["value"] for record in found} == sent
-    assert {record["partition"] for record in found} == {0, 1, 2}
-    plain = kbroker.run("consume", topic, "--from-beginning", "--count", "1200")
-    assert sorted(plain) == sorted(sent.values())
-
-
-def test_keys_go_to_the_partitions_that_java_chooses(kbroker) -> None:
-    kafka = pytest.importorskip("kafka.partitioner.default")
-    kbroker.run("topic", "create", "keyed", "-p", "7")
-    kbroker.run("produce", "keyed", "--key-separator", "=", lines="".join(f"k{n}=v\n" for n in range(200)))
-    for record in kbroker.consume("keyed", 200):
-        assert record["partition"] == (kafka.murmur2(record["key"].encode()) & 0x7FFFFFFF) % 7
-
-
-def test_produce_to_a_partition_creates_the_topic(kbroker) -> None:
-    kbroker.run("produce", "made-by-produce", "--partition", "0", lines="one\ntwo")
-    assert [record["value"] for record in kbroker.consume("made-by-produce", 2)] == ["one", "two"]
-    assert kbroker.run("produce", "made-by-produce", "--partition", "9", lines="x", code=2)
 
 
 def test_flushed_records_are_in_the_objects_listed(kbroker) -> None:

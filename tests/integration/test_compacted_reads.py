@@ -238,7 +238,7 @@ def _check_other_readers(broker: BrokerProcess, written: Written) -> None:
     consumer.close()
     run = subprocess.run(
         [sys.executable, "-m", "kbroker", "consume", written.topic, "--bootstrap", broker.bootstrap,
-         "--from-beginning", "--json", "--count", str(len(messages)), "--timeout", "30"],
+         "--until-end", "--json"],
         capture_output=True, text=True, check=True, timeout=60,
     )  # fmt: skip
     offsets = [each.offset() for each in messages]

@@ -40,7 +40,3 @@ def test_an_impossible_host_fails_with_one_line(host) -> None:
 )
 def test_too_many_partitions_are_wrong_usage(bootstrap, arguments) -> None:
     fails_with_a_line(run(*arguments, "-b", bootstrap), f"{TOO_MANY} is not in the range", code=2)
-
-
-def test_an_empty_key_separator_is_refused(bootstrap) -> None:
-    fails_with_a_line(run("produce", "t", "--key-separator", "", "-b", bootstrap), "--key-separator", code=2)

@@ -70,12 +70,18 @@ def test_printed_records_are_read_back() -> None:
         assert parse_record_json(line) == ("tópico", 3, 1_700_000_000_123, key, value, headers)
 
 
+def test_a_line_may_leave_out_all_but_the_value() -> None:
+    assert parse_record_json(b'{"value": "v"}') == (None, None, None, None, b"v", [])
+    assert parse_record_json(b'{"value": null, "key": {"hex": "00ff"}}') == (None, None, None, b"\x00\xff", None, [])
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         ({"topic": ""}, "topic"),
         ({"topic": 1}, "topic"),
         ({"partition": "0"}, "partition"),
+        ({"partition": -1}, "partition"),
         ({"partition": True}, "partition"),
         ({"partition": 2**31}, "partition"),
         ({"timestamp": -2}, "timestamp"),
@@ -85,6 +91,9 @@ def test_printed_records_are_read_back() -> None:
         ({"value": {"base64": "!"}}, "value"),
         ({"value": {"base64": 1}}, "value"),
         ({"value": {"base64": "eA==", "more": 1}}, "value"),
+        ({"value": {"hex": "0"}}, "value"),
+        ({"value": {"hex": 1}}, "value"),
+        ({"value": {"a": 1}}, "value"),
         ({"headers": {}}, "headers"),
         ({"headers": [["h"]]}, "headers"),
         ({"headers": [[1, "x"]]}, "headers"),

@@ -9,11 +9,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.apis.k00_produce import ProduceResponse
 from kbroker.protocol.apis.k18_api_versions import ApiVersion, ApiVersionsResponse
 from kbroker.protocol.codec import decode_request, encode_response_frame
 from kbroker.protocol.fields import Message
 from kbroker.protocol.headers import decode_request_header
 
+NO_ANSWER = ProduceResponse()  # to acks=0
 Handlers = Mapping[ApiKey, Callable[[Any], Message | None]]  # None: closes the connection instead of an answer
 
 
@@ -56,6 +58,8 @@ class FakeBroker:
                 answer = self._answer(ApiKey(header.api_key), header.api_version, memoryview(frame)[position:])
                 if answer is None:
                     return
+                if answer is NO_ANSWER:
+                    continue
                 connected.sendall(
                     encode_response_frame(header.api_key, header.api_version, header.correlation_id, answer)
                 )

@@ -11,6 +11,7 @@ import pytest
 from kbroker.client.connection import ClientConnection
 from kbroker.errors import ProtocolError
 from kbroker.limits import FRAME_BYTES_MAX
+from kbroker.protocol.apis.k00_produce import ProduceRequest
 from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from kbroker.protocol.codec import encode_response
 
@@ -21,7 +22,7 @@ VERSION = 7
 def pair() -> Iterator[tuple[ClientConnection, socket.socket]]:
     ours, theirs = socket.socketpair()
     ours.settimeout(10)
-    connection = ClientConnection(ours, "a-client", {3: VERSION})
+    connection = ClientConnection(ours, "a-client", {0: VERSION, 3: VERSION})
     yield connection, theirs
     connection.close()
     theirs.close()
@@ -41,6 +42,11 @@ def test_requests_are_numbered_and_answered_in_order(pair: tuple[ClientConnectio
         length, key, version, correlation = struct.unpack(">ihhi", sent[:12])
         assert (length, key, version, correlation) == (len(sent) - 4, 3, VERSION, number)
         assert b"a-client" in sent
+
+
+def test_produce_without_acks_has_no_answer(pair: tuple[ClientConnection, socket.socket]) -> None:
+    connection, _ = pair
+    assert connection.call(ProduceRequest(acks=0, timeout_ms=1, topic_data=[])) is None
 
 
 def test_an_answer_in_pieces_is_joined(pair: tuple[ClientConnection, socket.socket]) -> None:

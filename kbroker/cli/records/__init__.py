@@ -1,0 +1,1 @@
+"""``kbroker consume`` and ``kbroker produce``: records as lines."""
