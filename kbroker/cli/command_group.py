@@ -34,16 +34,22 @@ class CommandGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of this name or alias."""
-        name = self._aliases.get(cmd_name, cmd_name)
+        name = self.canonical(cmd_name)
         found: click.Command | None
         if name in self._modules:
             found = importlib.import_module(self._modules[name]).command
         else:
             found = super().get_command(ctx, name)
         if found is not None and ctx.resilient_parsing:  # a shell asks for completions
-            below = name if ctx.parent is None else ctx.info_name
+            below = name
+            if ctx.parent is not None and isinstance(ctx.parent.command, CommandGroup):
+                below = ctx.parent.command.canonical(ctx.info_name or "")
             importlib.import_module("kbroker.cli.offered_names").offer_names(found, below)
         return found
+
+    def canonical(self, name: str) -> str:
+        """The name that an alias stands for; any other name is returned as it is."""
+        return self._aliases.get(name, name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
