@@ -4,16 +4,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 STEP := scripts/step.sh
 PIP := $(BIN)/pip install -q --disable-pip-version-check
+COMPILED := $(shell find kbroker/_fast -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 
-.PHONY: run test build extensions debug lint types imports crash simulation spark scale soak soak-hour bench bench-e2e bench-compare bench-instructions plots clean tools java
+.PHONY: run test build extensions debug lint types imports crash simulation spark scale soak soak-hour first-run wheels bench bench-e2e bench-compare bench-instructions plots clean tools java
 
 $(BIN)/python:
 	@$(STEP) "virtual environment" $(PYTHON) -m venv $(VENV)
 
-# What a broker needs. The package is installed without its extensions: they are compiled in place, once.
+# What a broker needs. The package is installed without its extensions: they are compiled in place, once. pip leaves its
+# packages' bytecode to their first import: it would compile many more modules than a broker loads.
 $(VENV)/.installed: pyproject.toml setup.py | $(BIN)/python
-	@$(STEP) "build tools" $(PIP) "setuptools>=77" wheel "Cython==3.3.1"
-	@KBROKER_EXTENSIONS=none $(STEP) "packages" $(PIP) --no-build-isolation -e .
+	@$(STEP) "build tools" $(PIP) --no-compile "setuptools>=77" wheel "Cython==3.3.1"
+	@KBROKER_EXTENSIONS=none $(STEP) "packages" $(PIP) --no-compile --no-build-isolation -e .
 	@touch $@
 
 # What the tests need beside it.
@@ -21,9 +23,11 @@ $(VENV)/.test-installed: $(VENV)/.installed
 	@KBROKER_EXTENSIONS=none $(STEP) "packages of tests and Spark" $(PIP) --no-build-isolation -e ".[test,spark]"
 	@touch $@
 
-# Quick when nothing changed.
-extensions: $(VENV)/.installed
+build/.compiled: $(VENV)/.installed setup.py $(COMPILED)
 	@$(STEP) "compiled modules" $(BIN)/python setup.py -q build_ext --inplace
+	@touch $@
+
+extensions: build/.compiled
 
 build: $(VENV)/.test-installed extensions
 	@$(BIN)/python -m compileall -q kbroker
@@ -113,6 +117,14 @@ soak-hour: build
 	$(BIN)/pip install -q "matplotlib>=3.9"
 	$(BIN)/python -m bench.soak_hour --seconds $${SOAK_SECONDS:-3600} $(ARGS)
 	$(BIN)/python -m bench.soak_hour --plot
+
+# A fresh clone, its `make run`, and the commands that this prints: as long as a first build.
+first-run: build
+	$(BIN)/python -m pytest tests/integration/test_first_run.py -q
+
+# Wheels for each CPython 3.11 to 3.13 found, in dist: two minutes for each, and one before the first.
+wheels:
+	scripts/build_wheels.sh
 
 clean:
 	rm -rf build dist kbroker.egg-info

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 JOBS = os.cpu_count() or 1
 DEBUG = os.environ.get("KBROKER_DEBUG") == "1"
@@ -66,16 +67,28 @@ def extensions() -> list[Extension]:
     return found
 
 
+class BuildExtensions(build_ext):
+    """Makes the C files first. Commands that build nothing, such as sdist, see the Cython sources."""
+
+    def run(self) -> None:
+        made = cythonize(
+            self.extensions,
+            compiler_directives=DIRECTIVES,
+            annotate=ANNOTATE,
+            nthreads=JOBS,
+            shared_utility_qualified_name=SHARED,
+            force=DEBUG,
+            emit_linenums=DEBUG,
+            build_dir="build/cython-debug" if DEBUG else "build/cython",
+        )
+        sources = {each.name: each.sources for each in made}
+        for each in self.extensions:
+            each.sources = sources[each.name]
+        super().run()
+
+
 setup(
-    ext_modules=cythonize(
-        extensions(),
-        compiler_directives=DIRECTIVES,
-        annotate=ANNOTATE,
-        nthreads=JOBS,
-        shared_utility_qualified_name=SHARED,
-        force=DEBUG,
-        emit_linenums=DEBUG,
-        build_dir="build/cython-debug" if DEBUG else "build/cython",
-    ),
+    ext_modules=extensions(),
+    cmdclass={"build_ext": BuildExtensions},
     options={"build_ext": {"parallel": JOBS}},
 )

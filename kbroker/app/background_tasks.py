@@ -1,6 +1,6 @@
 """Builds what works on the objects of one broker: reader, flusher, and the background tasks.
 
-Loaded after the listener has opened: only kbroker.app.broker may import this module.
+Only kbroker.app.broker may import this module, after the listener has opened; kbroker.app.early_imports loads it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The composition root: builds the parts of a broker and starts them in order. `kbroker.app.stopping` stops them.
 
 The listener opens as soon as the log is recovered: ApiVersions, Produce and Fetch are served from then on. The same
-thread loads everything else after that, within a tenth of a second; requests that need it wait (wire.dispatch). So
-the parts that are built after the listener has opened are imported where they are built.
+thread builds everything else after that, within a tenth of a second; requests that need it wait (wire.dispatch). So
+the parts that are built after the listener has opened are imported where they are built; another thread begins to load
+them while the start waits for the disk or the bucket (app.early_imports).
 
 The threads of a running broker. All are Python's, by these names; N is a number:
 
@@ -31,6 +32,7 @@ The threads of a running broker. All are Python's, by these names; N is a number
 
 Those that run only when they are needed:
 
+    kbroker-imports              loads modules during a start
     kbroker-worker_N             handlers that may block, long requests; checks of large batches
     kbroker-large_N              requests whose answers take much memory
     kbroker-cold-read_N          reads below the log
@@ -73,6 +75,7 @@ from kbroker._fast.wal.wal import Wal
 from kbroker.app.config import BrokerConfig
 from kbroker.app.data_dir import DataDir, Identity, check_usable, is_used
 from kbroker.app.descriptors import DescriptorPlan, plan_descriptors, raise_file_limit
+from kbroker.app.early_imports import begin_early_imports
 from kbroker.app.log_sizes import LogSizes, sizes_at_start
 from kbroker.app.open_cluster import (
     Cluster,
@@ -182,6 +185,7 @@ class Broker:
         if not locked and self.config.store_in_data_dir:
             self.data_dir = DataDir(self.config.data_dir)
         self.store = open_object_store(self.config, self.clock, self.stopping)
+        begin_early_imports()
         probe_store(self.config, self.store)
         if not locked and not self.config.store_in_data_dir:
             self.data_dir = DataDir(self.config.data_dir)

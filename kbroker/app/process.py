@@ -14,11 +14,11 @@ from kbroker._fast.base.heap import share_heaps
 from kbroker.admin.control import SOCKET_NAME, ControlServer
 from kbroker.app.broker import Broker
 from kbroker.app.config import BrokerConfig
+from kbroker.app.ready import first_commands, program_text, ready_text
 from kbroker.app.signals import SignalThread
 from kbroker.app.stop_deadline import end_process_anyway
 from kbroker.app.stopping import EXIT_FAILED, Stopping
 from kbroker.errors import StartError
-from kbroker.types import address_text
 
 logger = logging.getLogger("kbroker")
 
@@ -58,11 +58,7 @@ def run(config: BrokerConfig) -> int:
         broker.http.start(BrokerStatus(broker))
     gc.freeze()  # what is loaded now lives as long as the process
     gc.enable()
-    print(
-        f"kbroker ready: cluster {broker.cluster.keys.cluster_id}, epoch {broker.cluster.claim.epoch}, "
-        f"objects in {config.object_store}, listening on {address_text(*broker.address)}",
-        flush=True,
-    )
+    _print_ready(broker)
     wait(broker)
     control.close()
     code = Stopping(broker).run()
@@ -70,6 +66,19 @@ def run(config: BrokerConfig) -> int:
         broker.http.stop()
     end_process_anyway(code)
     return code
+
+
+def _print_ready(broker: Broker) -> None:
+    config, cluster = broker.config, broker.cluster
+    ready = ready_text(
+        cluster.keys.cluster_id, cluster.claim.epoch, config.data_dir, config.object_store, broker.address
+    )
+    commands = first_commands(program_text(sys.argv, sys.executable), broker.address, os.environ)
+    try:
+        print(ready, "Two commands to try:", *(f"    {command}" for command in commands), sep="\n", flush=True)
+    except OSError as error:  # a closed pipe, a full disk
+        logger.warning("cannot write to the standard output: %s", error.strerror)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python's exit would try again
 
 
 def wait(broker: Broker) -> None:

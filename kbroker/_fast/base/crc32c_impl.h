@@ -71,7 +71,12 @@ static uint32_t kb_crc_portable(uint32_t crc, const uint8_t *p, size_t n)
 #if defined(__x86_64__)
 #include <immintrin.h>
 #define KB_CRC_HARDWARE "sse4.2"
-#define KB_CRC_TARGET __attribute__((target("sse4.2,pclmul")))
+#ifdef __clang__ /* where crc32 is a feature of its own, which old versions of gcc do not know */
+#define KB_CRC_FEATURES "sse4.2,crc32,pclmul"
+#else
+#define KB_CRC_FEATURES "sse4.2,pclmul"
+#endif
+#define KB_CRC_TARGET __attribute__((target(KB_CRC_FEATURES)))
 #define KB_CRC_STEP8(crc, v) ((uint32_t)_mm_crc32_u64((crc), (v)))
 #define KB_CRC_STEP1(crc, v) _mm_crc32_u8((crc), (v))
 #define KB_CRC_CLMUL(a, b) \
@@ -145,7 +150,7 @@ KB_CRC_TARGET static uint32_t kb_crc_hardware(uint32_t crc, const uint8_t *p, si
 
 #if defined(__x86_64__)
 #define KB_CRC_WIDE "avx512"
-#define KB_CRC_WIDE_TARGET __attribute__((target("avx512f,avx512vl,avx512dq,vpclmulqdq,sse4.2,pclmul")))
+#define KB_CRC_WIDE_TARGET __attribute__((target("avx512f,avx512vl,avx512dq,vpclmulqdq," KB_CRC_FEATURES)))
 #define KB_CRC_WIDE_BYTES_MIN 512
 
 static uint64_t kb_crc_far[2], kb_crc_near[2];  /* constants that move 128 bits by 256 and by 64 bytes */

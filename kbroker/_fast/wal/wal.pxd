@@ -27,6 +27,7 @@ cdef class Wal(ReadableLog):
     # -- C state under `lock`
     cdef pthread_cond_t moved            # durable moved, or failed
     cdef bint stopping
+    cdef int64_t wake_preparer_lsn       # a commit that finds the head there or beyond wakes the preparer, once
     cdef readonly bint failed            # for good: appends are refused, the broker must end
     cdef readonly int last_errno
     cdef readonly int64_t syncs

@@ -11,7 +11,7 @@ import os
 import threading
 
 from libc.errno cimport EIO
-from libc.stdint cimport int16_t, int64_t
+from libc.stdint cimport INT64_MAX, int16_t, int64_t
 from posix.time cimport timespec
 
 from kbroker._fast.base.atomic cimport load64, store64
@@ -44,6 +44,7 @@ cdef class Wal(ReadableLog):
         self.object_commits = ObjectCommits()
         self.cache = WalCache(cache_bytes)
         self.group = GroupCommit()
+        self.wake_preparer_lsn = INT64_MAX
         monotonic_cond_init(&self.moved)
 
     def __dealloc__(self):
@@ -84,6 +85,9 @@ cdef class Wal(ReadableLog):
         invariant(slot.ready and slot.first_lsn <= start and start <= written_end and written_end <= end)
         invariant(end <= self.head and self.head - start <= self.arena.arena_bytes)
         first_lsn = slot.first_lsn
+        if self.head >= self.wake_preparer_lsn:
+            self.wake_preparer_lsn = INT64_MAX
+            add_one(self.prepare_fd)
         pthread_mutex_unlock(&self.lock)
         began_ns = monotonic_ns()
         error = self.faults.write_range(fd, direct_fd, SEGMENT_HEADER_BYTES + start - first_lsn,
@@ -229,6 +233,13 @@ cdef class Wal(ReadableLog):
             if len(self.object_commits):
                 self.notify()  # what waits for this does not wait for the files as well
             self.keeper.flushed()
+
+    def wake_preparer_at(self, int64_t lsn):
+        """The next commit that finds the head at ``lsn`` or beyond wakes the preparer, once."""
+        with nogil:
+            pthread_mutex_lock(&self.lock)
+            self.wake_preparer_lsn = lsn
+            pthread_mutex_unlock(&self.lock)
 
     def admit(self, lsn):
         """Appends that are not internal stop at ``lsn``, or where the budget ends; None: only there."""

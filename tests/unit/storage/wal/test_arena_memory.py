@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import re
 from pathlib import Path
 
 import pytest
 
+from kbroker.storage.wal.arena_memory import ArenaMemory
 from tests.reference.wal_harness import SEGMENT, Log, batch
 
 
@@ -69,6 +71,49 @@ def test_huge_pages_are_allowed_once_the_log_has_gone_round_the_arena(tmp_path: 
             log.append(batch(30_000), trim=True)
         assert not log.wal.keeper.preparer.memory.populate()
         assert may_become_huge(log.wal.arena.array) == 8 * SEGMENT
+
+
+def test_an_idle_log_has_little_memory_and_gets_more_as_it_grows(tmp_path: Path) -> None:
+    log = Log(tmp_path, arena_segments=8)
+    memory = log.wal.keeper.preparer.memory = ArenaMemory(log.wal, SEGMENT // 4)
+
+    def in_memory() -> int:
+        while memory.populate():
+            pass
+        return resident_bytes(log.wal.arena.array)
+
+    with log:
+        assert in_memory() == SEGMENT // 4
+        log.start()
+        log.append(batch(SEGMENT // 8))
+        log.sync()
+        used = log.wal.head_lsn
+        assert SEGMENT // 8 < used < SEGMENT // 4
+        assert in_memory() == used + 4 * used
+        while log.wal.head_lsn < SEGMENT // 2:
+            log.append(batch(SEGMENT // 8))
+            log.sync()
+        assert in_memory() == 2 * SEGMENT
+
+
+def test_the_growth_of_the_log_wakes_the_preparer_once(tmp_path: Path) -> None:
+    with Log(tmp_path).start() as log:
+        log.append(batch(3000))  # the first in a segment wakes it, too
+        log.sync()
+        log.wal.keeper.stop()  # or its thread would take the wake-up
+        os.eventfd_read(log.wal.prepare_eventfd)
+
+        def is_woken() -> bool:
+            try:
+                return os.eventfd_read(log.wal.prepare_eventfd) > 0
+            except BlockingIOError:
+                return False
+
+        log.wal.wake_preparer_at(log.wal.head_lsn + 8192)
+        for woken in (False, True, False):
+            log.append(batch(3000))  # with its header and the filler a page
+            log.sync()
+            assert is_woken() == woken
 
 
 def test_populating_keeps_what_was_appended(tmp_path: Path) -> None:
