@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kbroker.pipeline import is_submitted
 from kbroker.pipeline.jobs.compact_spark import raising_task_reasons
 from kbroker.pipeline.jobs.replay_producer import ReplayTarget, partition_count
 from kbroker.pipeline.jobs.replay_tasks import parse_options, replay_rows, with_targets
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 HEADERS = "array<struct<key:string,value:binary>>"
 ROWS = f"target int, key binary, value binary, headers {HEADERS}, ms long"
+FILE_FORMATS = ("parquet", "orc", "json", "csv", "text", "avro")
 DONE = "partition int, sent long, skipped long"
 
 
@@ -51,6 +53,17 @@ def rows_of_table(table: DataFrame, keep_partition: bool, order: tuple[str, ...]
     return selected, len(order)
 
 
+def check_path(path: str, table_format: str) -> None:
+    """JobError where a local path has no file. What only Spark can look up passes."""
+    local = path.removeprefix("file:")
+    if table_format not in FILE_FORMATS or is_submitted() or any(each in local for each in "*?[{"):
+        return
+    if local == path and ("://" in path or "HADOOP_CONF_DIR" in os.environ):
+        return
+    if not os.path.exists("/" + local.lstrip("/") if local.startswith("//") else local):
+        raise JobError(f"--path: there is no {path}")
+
+
 def _job_id(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
     found = value or os.urandom(4).hex()
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", found):
@@ -59,7 +72,8 @@ def _job_id(context: click.Context, parameter: click.Parameter, value: str | Non
 
 
 @click.command()
-@click.option("--bootstrap", "-b", default="127.0.0.1:9092", show_default=True, metavar="HOST:PORT",
+@click.option("--bootstrap-server", "--bootstrap", "-b", "bootstrap", default="127.0.0.1:9092", show_default=True,
+              envvar="KBROKER_BOOTSTRAP", metavar="HOST:PORT[,...]",
               help="broker to send to; reached from the executors")  # fmt: skip
 @click.option("--topic", required=True, metavar="NAME", help="topic to send to; it must exist")
 @click.option("--path", metavar="PATH", help="table to read")
@@ -91,6 +105,8 @@ def command(
     """Send a table, or a topic in the bucket, to a topic of a running broker."""
     if (path is None) == (from_topic is None):
         raise click.UsageError("give one of --path and --from-topic")
+    if path is not None:
+        check_path(path, table_format)
     partitions = partition_count(bootstrap, topic)
     job.say(f"job id {job_id}: {topic} has {partitions} partitions")
     given = parse_options(options)
@@ -112,7 +128,7 @@ def command(
     placed = rows.mapInArrow(lambda batches: with_targets(partitions, batches), schema)
     # Without order columns, and among equals, content decides: a second run must find the same order.
     sorted_rows = placed.repartition(partitions, "target").sortWithinPartitions("target", *names, "ms", "key", "value")
-    with raising_task_reasons():
+    with job.progress("tasks"), raising_task_reasons():
         done = sorted_rows.mapInArrow(lambda batches: replay_rows(target, batches), DONE).collect()
     job.summary(
         topic=topic,
