@@ -88,5 +88,6 @@ def connected(bootstrap: str) -> Iterator[Client]:
 
 
 bootstrap_option = click.option(
-    "--bootstrap", "-b", default="127.0.0.1:9092", metavar="HOST:PORT", help="address of the broker"
-)
+    "--bootstrap", "-b", default="127.0.0.1:9092", envvar="KBROKER_BOOTSTRAP", metavar="HOST:PORT",
+    help="address of the broker",
+)  # fmt: skip
