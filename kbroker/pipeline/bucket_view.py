@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 from kbroker.cluster.image import MetadataImage
 from kbroker.cluster.read_only import ClusterUnclear, ManifestReader, TopicsReader, find_cluster
@@ -13,7 +13,7 @@ from kbroker.pipeline.options import OptionError, Place
 from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.read.copied_objects import CopiedObjects
-from kbroker.storage.stores.object_store import ObjectStore
+from kbroker.storage.stores.object_store import ObjectStore, StoreDenied
 from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_url import S3_SCHEME, open_store
 from kbroker.storage.stores.store_wrappers import RetryingStore
@@ -56,7 +56,8 @@ def contact(place: Place) -> None:
         )  # fmt: skip
     except ValueError as error:
         raise OptionError(f"object.store: {error}") from None
-    next(iter(asked.list("")), None)
+    with contextlib.suppress(StoreDenied):  # which is an answer
+        next(iter(asked.list("")), None)
 
 
 class BucketView:
@@ -96,7 +97,7 @@ class BucketView:
         self._manifest.refresh()
 
 
-@contextmanager
+@contextlib.contextmanager
 def current_view(place: Place) -> Iterator[BucketView]:
     """A view as of now, for short use. Spark plans queries in a process that lives on: one that has read topics and
     manifest before reads only what was written since. Raises as BucketView does."""

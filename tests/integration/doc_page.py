@@ -21,7 +21,7 @@ from kbroker.app.config import load_config
 from kbroker.cli.client_properties import read_properties
 from tests.doc_blocks import SHELL, Block, commands_of
 
-BLOCK_SECONDS, SPARK_BLOCK_SECONDS = 60.0, 240.0
+BLOCK_SECONDS, SPARK_BLOCK_SECONDS = 60.0, 400.0
 OUTPUT_CHARS_MAX = 4000
 SERVES = re.compile(rb"kbroker ready: ")
 BIN = Path(sys.executable).parent

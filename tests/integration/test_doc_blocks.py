@@ -36,7 +36,7 @@ def page(tmp_path: Path) -> Iterator[DocPage]:
     page.close()
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("blocks", _cases())
 def test_the_code_blocks_of_a_page_run_as_typed(blocks: list[Block], page: DocPage) -> None:
     if any(block.needs_spark for block in blocks):

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from kbroker.pipeline.jobs.session import Job, job_options
-from kbroker.pipeline.options import OptionError
+from kbroker.pipeline.options import OptionError, Place
 from kbroker.pipeline.spark_install import check_packages
 
 ICEBERG = "iceberg:"
@@ -78,7 +78,7 @@ def command(job: Job, **given: Any) -> None:
 
     DEST is a folder, s3://bucket/prefix, or iceberg:NAMESPACE.TABLE. Reads the bucket alone; the broker may be stopped.
     """
-    from kbroker.pipeline.bucket_view import BucketView
+    from kbroker.pipeline.bucket_view import BucketView, contact
     from kbroker.pipeline.export.run import ExportRun
     from kbroker.pipeline.export.task import export_split
 
@@ -98,6 +98,8 @@ def command(job: Job, **given: Any) -> None:
         iceberg = IcebergTable(destination.removeprefix(ICEBERG), given["catalog"], given["properties"])
         job.summary(**IcebergRun(settings, iceberg, view, run_tasks, job.say).run())
     else:
+        place = settings.destination
+        contact(Place(place.url, None, place.endpoint, place.region))
         job.summary(**ExportRun(settings, view, run_tasks, job.say, clock=job.clock).run())
 
 

@@ -34,6 +34,7 @@ class Progress:
         self._name, self._context, self._what, self._say, self._clock = name, context, what, say, clock
         self._records, self._records_max = records, records_max
         self._quiet = quiet
+        self._said = ""
         self._terminal = sys.stderr.isatty()
         self._group = f"kbroker-{name}-{what}"
         self._started_s = clock.monotonic()
@@ -54,23 +55,26 @@ class Progress:
                 sys.stderr.flush()
 
     def _run(self) -> None:
-        said = ""
         while not self._done.wait(TERMINAL_SECONDS if self._terminal else LOG_SECONDS):
             try:
-                finished, total = self._tasks()
+                self.show()
             except Exception:  # the JVM is gone: the query's own error says so
                 return
-            text = self.text(finished, total)
-            if self._terminal:
-                seconds = self._clock.monotonic() - self._started_s
-                sys.stderr.write(f"{ERASE}kbroker {self._name}: {text}, {seconds:.0f} s")
-                sys.stderr.flush()
-            elif text != said:
-                said = text
-                self._say(text)
 
-    def text(self, finished: int, total: int) -> str:
+    def show(self) -> None:
+        """Writes how far the job is. Raises what py4j raises."""
+        text = self._text()
+        if self._terminal:
+            seconds = self._clock.monotonic() - self._started_s
+            sys.stderr.write(f"{ERASE}kbroker {self._name}: {text}, {seconds:.0f} s")
+            sys.stderr.flush()
+        elif text != self._said:
+            self._said = text
+            self._say(text)
+
+    def _text(self) -> str:
         """``3 of 8 tasks done, 1,200 of at most 9,000 records``."""
+        finished, total = self._tasks()
         found = f"{finished} of {total} {self._what} done"
         if self._records is None:
             return found

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 import click
 
 from kbroker.pipeline import is_submitted
+from kbroker.pipeline.bucket_view import BucketView
 from kbroker.pipeline.jobs.compact_spark import raising_task_reasons
 from kbroker.pipeline.jobs.replay_producer import ReplayTarget, partition_count
 from kbroker.pipeline.jobs.replay_tasks import parse_options, replay_rows, with_targets
 from kbroker.pipeline.jobs.session import Job, JobError, job_options
+from kbroker.pipeline.options import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -51,6 +53,14 @@ def rows_of_table(table: DataFrame, keep_partition: bool, order: tuple[str, ...]
         *(f"`{columns[name.lower()]}` order_{place}" for place, name in enumerate(order)),
     )
     return selected, len(order)
+
+
+def topic_options(place: Place, topic: str) -> dict[str, str]:
+    """Options of the reader for what is committed of a topic."""
+    given = {"object.store": place.url, "cluster.id": place.cluster_id, "s3.endpoint": place.endpoint,
+             "s3.region": place.region}  # fmt: skip
+    found = {name: value for name, value in given.items() if value}
+    return found | {"subscribe": topic, "includeHeaders": "true", "kafka.isolation.level": "read_committed"}
 
 
 def check_path(path: str, table_format: str) -> None:
@@ -105,17 +115,15 @@ def command(
     """Send a table, or a topic in the bucket, to a topic of a running broker."""
     if (path is None) == (from_topic is None):
         raise click.UsageError("give one of --path and --from-topic")
+    given = parse_options(options)
     if path is not None:
         check_path(path, table_format)
+    elif "object.store" not in given and from_topic not in BucketView(job.place).topics.by_name:
+        raise JobError(f"--from-topic: there is no topic {from_topic} in {job.place.url}")
     partitions = partition_count(bootstrap, topic)
     job.say(f"job id {job_id}: {topic} has {partitions} partitions")
-    given = parse_options(options)
     if from_topic is not None:
-        place = {"object.store": job.place.url, "cluster.id": job.place.cluster_id,
-                 "s3.endpoint": job.place.endpoint, "s3.region": job.place.region}  # fmt: skip
-        source = {name: value for name, value in place.items() if value}
-        source |= {"subscribe": from_topic, "includeHeaders": "true", "kafka.isolation.level": "read_committed"}
-        table = job.spark.read.format("kbroker").options(**source, **given).load()
+        table = job.spark.read.format("kbroker").options(**topic_options(job.place, from_topic) | given).load()
     else:
         table = job.spark.read.format(table_format).options(**given).load(path)
     if where:

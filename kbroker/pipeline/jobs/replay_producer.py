@@ -99,6 +99,8 @@ def partition_count(bootstrap: str, topic: str) -> int:
         raise BrokerError(f"{bootstrap}: {error}") from None
     finally:
         connection.close()
+    if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        raise BrokerError(f"there is no topic {topic} at {bootstrap}")
     if found.error_code:
         raise BrokerError(f"topic {topic}: {_name(found.error_code)}")
     return len(found.partitions)

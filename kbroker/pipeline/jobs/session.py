@@ -13,6 +13,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
+NO_LOG = Path(__file__).with_name("log4j2-off.properties")
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # The last line of a worker's traceback; other lines of it show the code that makes it.
 _TASK_REASON = re.compile(r'^RuntimeError: kbroker task failed: ("(?:[^"\\]|\\.)*")\s*$', re.MULTILINE)
 # In a traceback, the text of an error of ours; earlier lines are of the program.
@@ -207,7 +210,7 @@ class Job:
 def _session(app: str, master: str | None, conf: dict[str, str], *, quiet: bool) -> SparkSession:
     defaults = {"spark.ui.showConsoleProgress": "false"} | ({} if is_submitted() else {"spark.ui.enabled": "false"})
     if quiet:  # what is wrong is said in one line at the end
-        defaults["spark.log.level"] = "OFF"
+        conf = {**conf, JAVA_OPTIONS: f"-Dlog4j2.configurationFile={NO_LOG.as_uri()} {conf.get(JAVA_OPTIONS, '')}"}
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
     return start_session(app, master=master, conf=defaults | conf)
 
