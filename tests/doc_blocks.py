@@ -51,6 +51,11 @@ class Block(NamedTuple):
         return self.mark == BROKER_STOPPED or bool(re.search(r"^\s*(\$ )?kbroker serve\b", self.text, re.MULTILINE))
 
     @property
+    def serves_on(self) -> bool:
+        """Whether it leaves a broker in the background, for the blocks after it."""
+        return self.stops_broker and bool(re.search(r"(?<!&)&\s*$", commands_of(self), re.MULTILINE))
+
+    @property
     def file_name(self) -> str | None:
         """Where the block is to be stored, if its first line is a comment with a name: ``# job.py``."""
         found = FILE_NAME.match(self.text)

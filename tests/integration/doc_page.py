@@ -61,6 +61,7 @@ class DocPage:
         self._broker = BrokerProcess(folder / "kbroker-data", *SMALL)
         self._python: _Interpreter | None = None
         self._groups: list[int] = []  # process groups of the shells
+        self._is_served = False  # by a broker that a block left in the background
 
     def run(self, block: Block) -> None:
         """Raises BlockFailed."""
@@ -90,6 +91,8 @@ class DocPage:
 
     def _with_broker(self, block: Block) -> None:
         broker = self._broker
+        if self._is_served:
+            return
         runs = broker.process is not None and broker.process.poll() is None
         if block.stops_broker:
             if not broker.port:
@@ -129,6 +132,7 @@ class DocPage:
             start_new_session=True,
         )
         self._groups.append(process.pid)
+        self._is_served |= block.serves_on
         output = self._read_to_end(process, SPARK_BLOCK_SECONDS if block.needs_spark else BLOCK_SECONDS)
         if process.returncode != 0 or b"Traceback (most recent call last)" in output:
             raise BlockFailed(f"exit code {process.returncode}\n{_end_of(output)}")
@@ -137,7 +141,7 @@ class DocPage:
         """The output until the shell ends. A broker in the foreground is interrupted once it is ready."""
         assert process.stdout is not None
         descriptor = process.stdout.fileno()
-        output, served, deadline = b"", False, time.monotonic() + seconds
+        output, interrupted, deadline = b"", False, time.monotonic() + seconds
         while time.monotonic() < deadline:
             if select.select([descriptor], [], [], 0.2)[0]:
                 piece = os.read(descriptor, 65536)
@@ -147,8 +151,8 @@ class DocPage:
                 output += piece
             elif process.poll() is not None:  # what it left in the background holds the pipe
                 return output
-            if not served and SERVES.search(output) and process.poll() is None:
-                served = True
+            if not self._is_served and not interrupted and SERVES.search(output) and process.poll() is None:
+                interrupted = True
                 os.killpg(process.pid, signal.SIGINT)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -60,13 +60,17 @@ def test_of_a_console_block_the_commands_are_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "mark", "stops"),
+    ("text", "mark", "stops", "goes_on"),
     [
-        ("kbroker serve --print-config\n", "", True),
-        ("kbroker topic list\n", "", False),
-        ("kbroker wal ls x\n", "<!-- broker stopped -->", True),
-        ("echo kbroker serve\n", "", False),
+        ("kbroker serve --print-config\n", "", True, False),
+        ("kbroker serve &\nkbroker topic list\n", "", True, True),
+        ("kbroker topic list && ls\n", "", False, False),
+        ("kbroker wal ls x\n", "<!-- broker stopped -->", True, False),
+        ("echo kbroker serve\n", "", False, False),
     ],
 )
-def test_a_block_that_serves_needs_the_data_directory_for_itself(text: str, mark: str, stops: bool) -> None:
-    assert Block("p.md", 1, "sh", text, mark).stops_broker is stops
+def test_a_block_that_serves_needs_the_data_directory_for_itself(
+    text: str, mark: str, stops: bool, goes_on: bool
+) -> None:
+    block = Block("p.md", 1, "sh", text, mark)
+    assert (block.stops_broker, block.serves_on) == (stops, goes_on)
