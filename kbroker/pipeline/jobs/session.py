@@ -35,6 +35,7 @@ JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _TASK_REASON = re.compile(r'^RuntimeError: kbroker task failed: ("(?:[^"\\]|\\.)*")\s*$', re.MULTILINE)
 # In a traceback, the text of an error of ours; earlier lines are of the program.
 _OWN_WORDS = re.compile(r"^kbroker(?:\.\w+)+: (.+)$", re.MULTILINE)
+_PYTHON_WORDS = re.compile(r"^Traceback .*\n(?:[ \t].*\n|\n)+([\w.]+: .+)$", re.MULTILINE)
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -263,6 +264,8 @@ def reason_of(error: BaseException) -> str:
     if _is_of_spark(error):
         if own := _OWN_WORDS.findall(text):
             return one_line(own[-1])
+        if python := _PYTHON_WORDS.findall(text):
+            return one_line(python[-1].removeprefix("RuntimeError: "))
         lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith(("at ", "File "))]
         text = next((line for line in lines if "Exception" in line or "Error" in line), lines[0] if lines else text)
         return one_line(text)

@@ -23,12 +23,19 @@ Traceback (most recent call last):
     raise CorruptionError(f"{{ref.key}}: from byte {{window.start}} on: {{error}}") from None
 kbroker.errors.CorruptionError: {KEY}: from byte 0 on: batch 0: the CRC does not match
 """
+MISSING = """[PYTHON_DATA_SOURCE_ERROR] Failed to plan Python data source 'kbroker' in Python runtime: Error
+Traceback (most recent call last):
+  File "/venv/kbroker/pipeline/spark_source.py", line 36, in load
+    raise RuntimeError(
+RuntimeError: format('kbroker'): a Spark worker runs /x/python, which cannot import pyarrow
+"""
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
         (TRACEBACK, f"{KEY}: from byte 0 on: batch 0: the CRC does not match"),
+        (MISSING, "format('kbroker'): a Spark worker runs /x/python, which cannot import pyarrow"),
         ("[PATH_NOT_FOUND] Path does not exist: file:/nix.", "[PATH_NOT_FOUND] Path does not exist: file:/nix."),
         (
             "An error occurred\n: java.io.IOException: no space left\n\tat a.b(C.scala:1)",
