@@ -63,18 +63,18 @@ class Progress:
 
     def show(self) -> None:
         """Writes how far the job is. Raises what py4j raises."""
-        text = self._text()
+        finished, total = self._tasks()
+        text = self._text(finished, total)
         if self._terminal:
             seconds = self._clock.monotonic() - self._started_s
             sys.stderr.write(f"{ERASE}kbroker {self._name}: {text}, {seconds:.0f} s")
             sys.stderr.flush()
-        elif text != self._said:
+        elif finished and text != self._said:
             self._said = text
             self._say(text)
 
-    def _text(self) -> str:
+    def _text(self, finished: int, total: int) -> str:
         """``3 of 8 tasks done, 1,200 of at most 9,000 records``."""
-        finished, total = self._tasks()
         found = f"{finished} of {total} {self._what} done"
         if self._records is None:
             return found

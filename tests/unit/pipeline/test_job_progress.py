@@ -53,7 +53,10 @@ def progress(said: list[str], clock: ManualClock, context: Context, **given: Any
 def test_a_log_has_a_line_for_each_change() -> None:
     said: list[str] = []
     context = Context()
+    context.stages[1] = StageInfo(4, 0)
     shown = progress(said, ManualClock(), context)
+    shown.show()
+    context.stages[1] = StageInfo(4, 3)
     shown.show()
     shown.show()
     context.stages[2] = StageInfo(4, 2)
