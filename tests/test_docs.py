@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.doc_blocks import RUN, TEXT, all_blocks
+
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 NAMED = re.compile(r"`([\w./-]+\.(?:pyx|pxd|pyi|py|c|sh))(?::\s+([\w.]+))?`")  # `path` or `path: function`
@@ -75,3 +77,19 @@ def test_functions_that_the_architecture_page_names_exist() -> None:
         if not text:
             missing.append(f"{file}: no such file")
     assert missing == []
+
+
+def test_code_blocks_are_run_or_say_why_not(capsys: pytest.CaptureFixture[str]) -> None:
+    """tests/integration/test_doc_blocks.py runs them; this lists those that it leaves out."""
+    problems, marked = [], []
+    for block in all_blocks():
+        if block.reason:
+            marked.append(f"  {block.where}: {block.reason}")
+        elif block.reason == "" or block.mark.startswith("<!-- not run"):
+            problems.append(f"{block.where}: say why: <!-- not run: REASON -->")
+        elif block.language not in (*RUN, TEXT):
+            languages = ", ".join((*RUN, TEXT))
+            problems.append(f"{block.where}: language {block.language!r}: one of {languages}, or a mark with a reason")
+    with capsys.disabled():
+        print(f"\n{len(marked)} code blocks of the docs are not run:", *marked, sep="\n")
+    assert problems == []

@@ -1,4 +1,4 @@
-"""PySpark on the bucket: `register(spark)` makes ``format("kbroker")`` known to a session.
+"""PySpark on the bucket: ``format("kbroker")``, in a session of `start_session` or in one that `register` is given.
 
 Import it before the session is made: Spark starts its Python workers with PYSPARK_PYTHON, which is set here to the
 running interpreter where it is unset.
@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
+
+from kbroker.pipeline.spark_install import SparkUnusable, check_install, check_pyspark, kafka_package
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,7 +20,36 @@ os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 FORMAT = "kbroker"
 
-__all__ = ["FORMAT", "register"]
+__all__ = ["FORMAT", "SparkUnusable", "kafka_package", "register", "start_session"]
+
+
+def start_session(
+    name: str = "kbroker", *, master: str | None = None, conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """The session of this process, else a new one, with ``format("kbroker")``; `conf` has settings of Spark.
+
+    Raises SparkUnusable, before a JVM is launched, where Java, Spark's jars or a package are missing or of a wrong
+    version.
+    """
+    settings = dict(conf or {})
+    check_pyspark()
+    from pyspark.sql import SparkSession
+
+    if not is_submitted() and SparkSession.getActiveSession() is None:
+        check_install(settings)
+    builder = SparkSession.builder.appName(name)
+    if master is not None:
+        builder = builder.master(master)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def is_submitted() -> bool:
+    """Whether spark-submit runs this process: its JVM is there already."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def register(spark: SparkSession) -> None:
@@ -25,15 +57,9 @@ def register(spark: SparkSession) -> None:
 
     Streams are then told their query's trigger, and batch queries read only the columns they use, unless the
     session's spark.kbroker.pruneColumns is "false".
-    Raises ImportError when pyspark or pyarrow is missing or of a version this source does not work with.
+    Raises SparkUnusable when pyspark or pyarrow is missing or of a version this source does not work with.
     """
-    try:
-        import pyarrow  # noqa: F401
-        import pyspark
-    except ImportError as error:
-        raise ImportError(f"{error.name} is missing: pip install 'kbroker[spark]'") from None
-    if not pyspark.__version__.startswith("4.1."):
-        raise ImportError(f"pyspark {pyspark.__version__}: format('{FORMAT}') needs 4.1: pip install 'kbroker[spark]'")
+    check_pyspark()
     from pyspark import cloudpickle
 
     from kbroker.pipeline import column_pruning, query_trigger, spark_source

@@ -18,6 +18,7 @@ from kbroker.protocol.fields import Message
 from kbroker.storage.stores.retry_policy import RetryPolicy
 
 VERSIONS = {1: 12, 2: 7, 3: 10}
+CONTACT_SECONDS = 2.5  # until a broker is connected, and again until it has answered
 TIMEOUT_SECONDS = 60.0
 RETRY_SECONDS = 30.0  # for a broker that restarts
 FETCH_BYTES = 8 * MIB
@@ -49,7 +50,8 @@ class BrokerTail:
     def __init__(self, bootstrap: str, *, retries_connect: bool = False) -> None:
         self._where = bootstrap
         self._connection: ClientConnection | None = None
-        self._cluster_id: str | None = None  # which the broker must serve
+        self._served: str | None = None  # the broker's cluster
+        self._cluster_id: str | None = None  # the one that it must serve
         self._retries = RetryPolicy(RETRY_SECONDS)
         failure: OSError | None = None
         for _ in (self._retries if retries_connect else RetryPolicy(0)).attempts():
@@ -62,9 +64,19 @@ class BrokerTail:
 
     def _connect(self) -> ClientConnection:
         try:
-            return ClientConnection.to_any(self._where, TIMEOUT_SECONDS, "kbroker-spark", VERSIONS)
+            found = ClientConnection.to_any(self._where, CONTACT_SECONDS, "kbroker-spark", VERSIONS)
         except ValueError as error:
             raise OptionError(f"kafka.bootstrap.servers: {error}") from None
+        try:
+            self._served = found.call(_WHICH_CLUSTER).cluster_id
+        except ProtocolError as error:
+            found.close()
+            raise BrokerError(f"tail=broker: {self._where} does not answer as a Kafka broker: {error}") from None
+        except OSError:
+            found.close()
+            raise
+        found.set_timeout(TIMEOUT_SECONDS)
+        return found
 
     def close(self) -> None:
         """Closes the connection."""
@@ -79,8 +91,7 @@ class BrokerTail:
             try:
                 if self._connection is None:
                     self._connection = self._connect()
-                    if self._cluster_id is not None:
-                        self._check_served(self._connection.call(_WHICH_CLUSTER).cluster_id)
+                    self._check_served()
                 return self._connection.call(request)
             except OSError as error:
                 failure = error
@@ -93,13 +104,14 @@ class BrokerTail:
     def check_cluster(self, cluster_id: str) -> None:
         """OptionError if the broker serves another cluster than the bucket holds, now or after a reconnect."""
         self._cluster_id = cluster_id
-        self._check_served(self.call(_WHICH_CLUSTER).cluster_id)
+        self._check_served()
 
-    def _check_served(self, found: str | None) -> None:
-        if found != self._cluster_id:
+    def _check_served(self) -> None:
+        if self._cluster_id is not None and self._served != self._cluster_id:
             self.close()
             raise OptionError(
-                f"tail=broker: the broker at {self._where} serves cluster {found}, the bucket holds {self._cluster_id}"
+                f"tail=broker: the broker at {self._where} serves cluster {self._served}, the bucket holds "
+                f"{self._cluster_id}"
             )
 
     def offsets(self, asked: Mapping[TopicPartition, int], *, read_committed: bool) -> dict[TopicPartition, int]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 from kbroker.cluster.image import MetadataImage
 from kbroker.cluster.read_only import ClusterUnclear, ManifestReader, TopicsReader, find_cluster
@@ -13,12 +13,13 @@ from kbroker.pipeline.options import OptionError, Place
 from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.read.copied_objects import CopiedObjects
-from kbroker.storage.stores.object_store import ObjectStore
+from kbroker.storage.stores.object_store import ObjectStore, StoreDenied
 from kbroker.storage.stores.retry_policy import RetryPolicy
-from kbroker.storage.stores.store_url import open_store
+from kbroker.storage.stores.store_url import S3_SCHEME, open_store
 from kbroker.storage.stores.store_wrappers import RetryingStore
 
 RETRY_SECONDS = 30.0
+CONTACT_CONNECT_SECONDS, CONTACT_READ_SECONDS = 2.0, 3.0
 
 _stores: dict[tuple[str, str | None, str | None], ObjectStore] = {}
 _views: dict[Place, BucketView] = {}
@@ -39,6 +40,26 @@ def store_of(place: Place) -> ObjectStore:
         return _stores[key]
 
 
+def contact(place: Place) -> None:
+    """For the start of a job or query: StoreError within seconds if an S3 store does not answer.
+
+    Once it has answered in this process, requests are retried for RETRY_SECONDS instead.
+    """
+    key = (place.url, place.endpoint, place.region)
+    with _lock:
+        if key in _stores or not place.url.startswith(S3_SCHEME):
+            return
+    try:
+        asked = open_store(
+            place.url, place.endpoint, place.region,
+            connect_timeout_s=CONTACT_CONNECT_SECONDS, read_timeout_s=CONTACT_READ_SECONDS,
+        )  # fmt: skip
+    except ValueError as error:
+        raise OptionError(f"object.store: {error}") from None
+    with contextlib.suppress(StoreDenied):  # which is an answer
+        next(iter(asked.list("")), None)
+
+
 class BucketView:
     """Topics and manifest of one cluster, as of the last `refresh`. Not thread-safe.
 
@@ -46,6 +67,8 @@ class BucketView:
     """
 
     def __init__(self, place: Place, store: ObjectStore | None = None, keys: ObjectKeys | None = None) -> None:
+        if store is None:
+            contact(place)
         self.store = store if store is not None else store_of(place)
         self.keys = keys if keys is not None else _find_cluster(self.store, place)
         self.place = dataclasses.replace(place, cluster_id=self.keys.cluster_id)
@@ -74,10 +97,11 @@ class BucketView:
         self._manifest.refresh()
 
 
-@contextmanager
+@contextlib.contextmanager
 def current_view(place: Place) -> Iterator[BucketView]:
     """A view as of now, for short use. Spark plans queries in a process that lives on: one that has read topics and
     manifest before reads only what was written since. Raises as BucketView does."""
+    contact(place)
     store = store_of(place)
     keys = _find_cluster(store, place)
     place = dataclasses.replace(place, cluster_id=keys.cluster_id)

@@ -30,8 +30,8 @@ def load(module: str) -> Any:
     except ImportError as error:
         raise RuntimeError(
             f"format('kbroker'): a Spark worker runs {sys.executable}, which cannot import {error.name}. Install "
-            "kbroker[spark] for that interpreter on every node, or set PYSPARK_PYTHON (spark.pyspark.python) to one "
-            f"that has it before the session starts ({error})"
+            "kbroker with its extra spark for that interpreter on every node, or set PYSPARK_PYTHON "
+            f"(spark.pyspark.python) to one that has it before the session starts ({error})"
         ) from None
     return loaded
 

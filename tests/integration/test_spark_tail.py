@@ -18,6 +18,7 @@ from workload import generated, spread
 
 from kbroker.pipeline import broker_tail
 from kbroker.pipeline.broker_tail import BrokerError, BrokerTail
+from kbroker.pipeline.options import LATEST
 from kbroker.pipeline.split_reader import read_split
 from kbroker.pipeline.stream_plan import StreamPlanner
 
@@ -78,7 +79,7 @@ def test_an_unreachable_broker_is_named(broker: BrokerProcess, monkeypatch: pyte
     tail = BrokerTail(broker.bootstrap)
     broker.kill()
     with pytest.raises(BrokerError, match=f"^tail=broker: the broker at {broker.bootstrap}: "):
-        tail.check_cluster("any")
+        tail.offsets({("any", 0): LATEST}, read_committed=False)
     for retries_connect in (False, True):
         with pytest.raises(BrokerError, match=f"no broker answers at {broker.bootstrap}"):
             BrokerTail(broker.bootstrap, retries_connect=retries_connect)

@@ -110,11 +110,9 @@ class IcebergRun:
         return summary(export, plan, results, self._settings) | {"destination": f"iceberg:{self._iceberg.name}"}
 
     def _open(self) -> Any:
-        try:
-            from pyiceberg.catalog import load_catalog
-            from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError
-        except ImportError as error:
-            raise ImportError(f"{error.name} is missing: pip install 'kbroker[iceberg]'") from None
+        from pyiceberg.catalog import load_catalog
+        from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError
+
         catalog = load_catalog(self._iceberg.catalog, **self._iceberg.properties)
         try:
             return catalog.load_table(self._iceberg.name)

@@ -69,7 +69,7 @@ def destination_url(text: str) -> str:
     try:
         path = folder_of(text)
     except ValueError:
-        raise OptionError(f"destination {text}: expected a folder or s3://bucket/prefix") from None
+        raise OptionError(f"destination {text!r}: expected a folder or s3://bucket/prefix") from None
     return f"{FILE_SCHEME}{path.absolute()}"
 
 

@@ -64,7 +64,7 @@ class CompactPasses:
             return scan_rows(pickle.loads(shared.value), batches)
 
         self._scanned = spark.range(0, count, 1, count).mapInArrow(scan, SCANNED).persist()
-        with raising_task_reasons():
+        with self._job.progress("tasks of the first pass"), raising_task_reasons():
             rows = self._scanned.where("scan is not null").select("scan").collect()
         found = [pickle.loads(bytes(row.scan)) for row in rows]
         return {scan.number: scan for scan in found}
@@ -89,7 +89,7 @@ class CompactPasses:
         def write(rows: pa.Table) -> pa.Table:
             return write_rows(pickle.loads(shared.value), pickle.loads(todo.value), rows)
 
-        with raising_task_reasons():
+        with self._job.progress("tasks of the second pass"), raising_task_reasons():
             stored = wanted.unionAll(marks).repartition(shuffles, "slice").groupBy("slice")
             found = [pickle.loads(bytes(row.result)) for row in stored.applyInArrow(write, STORED).collect()]
         todo.destroy()

@@ -20,7 +20,7 @@ from kbroker.errors import CorruptionError
 from kbroker.exchange.bucket.bucket_export import check_empty
 from kbroker.exchange.creating_store import CreatingStore
 from kbroker.exchange.partition_source import ExportError
-from kbroker.pipeline.bucket_view import RETRY_SECONDS
+from kbroker.pipeline.bucket_view import RETRY_SECONDS, contact
 from kbroker.pipeline.jobs.session import JobError
 from kbroker.pipeline.options import Place
 from kbroker.storage.formats.kfs_keys import parse_kfs_key
@@ -73,6 +73,7 @@ def destination_store(place: Place) -> ObjectStore:
         raw = open_store(place.url, place.endpoint, place.region, create=True)
     except ValueError as error:
         raise JobError(f"--dest: {error}") from None
+    contact(place)
     return RetryingStore(raw, RetryPolicy(RETRY_SECONDS))
 
 

@@ -9,9 +9,11 @@ from typing import Any
 import click
 
 from kbroker.pipeline.jobs.session import Job, job_options
-from kbroker.pipeline.options import OptionError
+from kbroker.pipeline.options import OptionError, Place
+from kbroker.pipeline.spark_install import check_packages
 
 ICEBERG = "iceberg:"
+DECODERS = {"json": "orjson", "avro": "fastavro"}
 
 
 def _numbered_files(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> dict[int, Path]:
@@ -76,16 +78,19 @@ def command(job: Job, **given: Any) -> None:
 
     DEST is a folder, s3://bucket/prefix, or iceberg:NAMESPACE.TABLE. Reads the bucket alone; the broker may be stopped.
     """
-    from kbroker.pipeline.bucket_view import BucketView
+    from kbroker.pipeline.bucket_view import BucketView, contact
     from kbroker.pipeline.export.run import ExportRun
     from kbroker.pipeline.export.task import export_split
 
     destination = given["destination"]
+    if destination.startswith(ICEBERG):
+        check_packages("pyiceberg")
     view = BucketView(job.place)
     settings = _settings(job, given)
 
     def run_tasks(tasks: Any) -> Any:
-        return job.run_tasks(export_split, tasks, "tasks")
+        records_max = sum(share.stop - share.first for task in tasks for share in task.split.shares)
+        return job.run_tasks(export_split, tasks, "tasks", records_max)
 
     if destination.startswith(ICEBERG):
         from kbroker.pipeline.export.iceberg import IcebergRun, IcebergTable
@@ -93,6 +98,8 @@ def command(job: Job, **given: Any) -> None:
         iceberg = IcebergTable(destination.removeprefix(ICEBERG), given["catalog"], given["properties"])
         job.summary(**IcebergRun(settings, iceberg, view, run_tasks, job.say).run())
     else:
+        place = settings.destination
+        contact(Place(place.url, None, place.endpoint, place.region))
         job.summary(**ExportRun(settings, view, run_tasks, job.say, clock=job.clock).run())
 
 
@@ -146,8 +153,8 @@ def _table(job: Job, given: dict[str, Any]) -> Any:
         raise OptionError("--columns leaves out value, which the other options are about")
     if given["destination"].startswith(ICEBERG) and given["partition_by"] != "none" and "timestamp" not in columns:
         raise OptionError("--partition-by needs the column timestamp in an Iceberg table")
-    _require(values)
     if values != RAW:
+        check_packages(DECODERS[values])  # the workers' are looked for by the tasks
         schema = load_schema(given["schema_path"], values, given["writers"], lambda text: _ddl(job, text))
     table = ExportTable(
         values,
@@ -162,17 +169,6 @@ def _table(job: Job, given: dict[str, Any]) -> Any:
     if not given["destination"].startswith(ICEBERG):
         table.check_folders()
     return table
-
-
-def _require(values: str) -> None:
-    """The decoder's library is here; the workers' is looked for by the tasks."""
-    try:
-        if values == "json":
-            import orjson  # noqa: F401
-        elif values == "avro":
-            import fastavro  # noqa: F401
-    except ImportError as error:
-        raise ImportError(f"{error.name} is missing: pip install 'kbroker[export]'") from None
 
 
 def _ddl(job: Job, text: str) -> Any:

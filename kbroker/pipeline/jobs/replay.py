@@ -12,16 +12,20 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kbroker.pipeline import is_submitted
+from kbroker.pipeline.bucket_view import BucketView
 from kbroker.pipeline.jobs.compact_spark import raising_task_reasons
 from kbroker.pipeline.jobs.replay_producer import ReplayTarget, partition_count
 from kbroker.pipeline.jobs.replay_tasks import parse_options, replay_rows, with_targets
 from kbroker.pipeline.jobs.session import Job, JobError, job_options
+from kbroker.pipeline.options import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 HEADERS = "array<struct<key:string,value:binary>>"
 ROWS = f"target int, key binary, value binary, headers {HEADERS}, ms long"
+FILE_FORMATS = ("parquet", "orc", "json", "csv", "text", "avro")
 DONE = "partition int, sent long, skipped long"
 
 
@@ -51,6 +55,25 @@ def rows_of_table(table: DataFrame, keep_partition: bool, order: tuple[str, ...]
     return selected, len(order)
 
 
+def topic_options(place: Place, topic: str) -> dict[str, str]:
+    """Options of the reader for what is committed of a topic."""
+    given = {"object.store": place.url, "cluster.id": place.cluster_id, "s3.endpoint": place.endpoint,
+             "s3.region": place.region}  # fmt: skip
+    found = {name: value for name, value in given.items() if value}
+    return found | {"subscribe": topic, "includeHeaders": "true", "kafka.isolation.level": "read_committed"}
+
+
+def check_path(path: str, table_format: str) -> None:
+    """JobError where a local path has no file. What only Spark can look up passes."""
+    local = path.removeprefix("file:")
+    if table_format not in FILE_FORMATS or is_submitted() or any(each in local for each in "*?[{"):
+        return
+    if local == path and ("://" in path or "HADOOP_CONF_DIR" in os.environ):
+        return
+    if not os.path.exists("/" + local.lstrip("/") if local.startswith("//") else local):
+        raise JobError(f"--path: there is no {path}")
+
+
 def _job_id(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
     found = value or os.urandom(4).hex()
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", found):
@@ -59,7 +82,8 @@ def _job_id(context: click.Context, parameter: click.Parameter, value: str | Non
 
 
 @click.command()
-@click.option("--bootstrap", "-b", default="127.0.0.1:9092", show_default=True, metavar="HOST:PORT",
+@click.option("--bootstrap-server", "--bootstrap", "-b", "bootstrap", default="127.0.0.1:9092", show_default=True,
+              envvar="KBROKER_BOOTSTRAP", metavar="HOST:PORT[,...]",
               help="broker to send to; reached from the executors")  # fmt: skip
 @click.option("--topic", required=True, metavar="NAME", help="topic to send to; it must exist")
 @click.option("--path", metavar="PATH", help="table to read")
@@ -91,15 +115,15 @@ def command(
     """Send a table, or a topic in the bucket, to a topic of a running broker."""
     if (path is None) == (from_topic is None):
         raise click.UsageError("give one of --path and --from-topic")
+    given = parse_options(options)
+    if path is not None:
+        check_path(path, table_format)
+    elif "object.store" not in given and from_topic not in BucketView(job.place).topics.by_name:
+        raise JobError(f"--from-topic: there is no topic {from_topic} in {job.place.url}")
     partitions = partition_count(bootstrap, topic)
     job.say(f"job id {job_id}: {topic} has {partitions} partitions")
-    given = parse_options(options)
     if from_topic is not None:
-        place = {"object.store": job.place.url, "cluster.id": job.place.cluster_id,
-                 "s3.endpoint": job.place.endpoint, "s3.region": job.place.region}  # fmt: skip
-        source = {name: value for name, value in place.items() if value}
-        source |= {"subscribe": from_topic, "includeHeaders": "true", "kafka.isolation.level": "read_committed"}
-        table = job.spark.read.format("kbroker").options(**source, **given).load()
+        table = job.spark.read.format("kbroker").options(**topic_options(job.place, from_topic) | given).load()
     else:
         table = job.spark.read.format(table_format).options(**given).load(path)
     if where:
@@ -112,7 +136,7 @@ def command(
     placed = rows.mapInArrow(lambda batches: with_targets(partitions, batches), schema)
     # Without order columns, and among equals, content decides: a second run must find the same order.
     sorted_rows = placed.repartition(partitions, "target").sortWithinPartitions("target", *names, "ms", "key", "value")
-    with raising_task_reasons():
+    with job.progress("tasks"), raising_task_reasons():
         done = sorted_rows.mapInArrow(lambda batches: replay_rows(target, batches), DONE).collect()
     job.summary(
         topic=topic,

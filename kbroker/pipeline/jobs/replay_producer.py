@@ -31,6 +31,7 @@ from kbroker.protocol.fields import Message
 
 VERSIONS = {0: 9, 3: 12, 9: 7, 10: 3, 22: 4, 24: 3, 25: 3, 26: 3, 28: 3}
 TIMEOUT_SECONDS = 60.0
+CONTACT_SECONDS = 2.5  # of a job's first request
 TRANSACTION_TIMEOUT_MS = 60_000
 TRIES = 12  # of a request that may be repeated, and of a chunk: each waits longer
 WAIT_SECONDS_MAX = 10.0
@@ -78,10 +79,10 @@ def checksum_of(rows: Sequence[Row], value: int) -> int:
     return value
 
 
-def connect(bootstrap: str) -> ClientConnection:
+def connect(bootstrap: str, timeout_seconds: float = TIMEOUT_SECONDS) -> ClientConnection:
     """A connection to the first address that answers. Raises BrokerError."""
     try:
-        return ClientConnection.to_any(bootstrap, TIMEOUT_SECONDS, "kbroker-replay", VERSIONS)
+        return ClientConnection.to_any(bootstrap, timeout_seconds, "kbroker-replay", VERSIONS)
     except ValueError as error:
         raise BrokerError(str(error)) from None
     except OSError as error:
@@ -90,7 +91,7 @@ def connect(bootstrap: str) -> ClientConnection:
 
 def partition_count(bootstrap: str, topic: str) -> int:
     """Of the target topic, which must exist. Raises BrokerError."""
-    connection = connect(bootstrap)
+    connection = connect(bootstrap, CONTACT_SECONDS)
     try:
         request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
         found = connection.call(request).topics[0]
@@ -98,6 +99,8 @@ def partition_count(bootstrap: str, topic: str) -> int:
         raise BrokerError(f"{bootstrap}: {error}") from None
     finally:
         connection.close()
+    if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        raise BrokerError(f"there is no topic {topic} at {bootstrap}")
     if found.error_code:
         raise BrokerError(f"topic {topic}: {_name(found.error_code)}")
     return len(found.partitions)

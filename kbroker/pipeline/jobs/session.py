@@ -8,28 +8,34 @@ from __future__ import annotations
 
 import functools
 import json
-import os
+import logging
 import re
 import sys
-import threading
+import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from kbroker.clock import Clock, SystemClock
+from kbroker.pipeline import is_submitted, start_session
+from kbroker.pipeline.jobs.progress import Progress
 from kbroker.pipeline.options import OptionError, Place
+from kbroker.pipeline.spark_install import check_packages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PROGRESS_SECONDS = 5.0
 EXIT_FAILED, EXIT_USAGE = 1, 2
+NO_LOG = Path(__file__).with_name("log4j2-off.properties")
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # The last line of a worker's traceback; other lines of it show the code that makes it.
 _TASK_REASON = re.compile(r'^RuntimeError: kbroker task failed: ("(?:[^"\\]|\\.)*")\s*$', re.MULTILINE)
 # In a traceback, the text of an error of ours; earlier lines are of the program.
 _OWN_WORDS = re.compile(r"^kbroker(?:\.\w+)+: (.+)$", re.MULTILINE)
+_PYTHON_WORDS = re.compile(r"^Traceback .*\n(?:[ \t].*\n|\n)+([\w.]+: .+)$", re.MULTILINE)
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -40,15 +46,14 @@ class JobError(Exception):
 
 
 def _is_expected(error: BaseException) -> bool:
-    """An error that says what is wrong with the data, the options or the machine: no traceback is needed."""
+    """An error that says what is wrong with the data, the options or the machine."""
     return type(error).__module__.startswith("kbroker.") or isinstance(error, ImportError | OSError)
 
 
 def job_options(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Adds the options of all jobs to a click command; it gets `job`, a Job, which is closed when it returns.
 
-    An exception of a class of kbroker's, of Spark, or of the operating system becomes one line on stderr and exit code
-    1 (OptionError: 2). Any other is a fault in the job, and shows its traceback.
+    An exception becomes one line on stderr and exit code 1 (OptionError: 2); ``--debug`` shows its traceback too.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -60,6 +65,7 @@ def job_options(name: str) -> Callable[[Callable[..., None]], Callable[..., None
         @click.option("--master", metavar="URL", help="Spark's master (default: spark-submit's, else local[*])")
         @click.option("--conf", "settings", multiple=True, metavar="KEY=VALUE", help="a Spark setting; repeatable")
         @click.option("--quiet", is_flag=True, help="no progress on stderr")
+        @click.option("--debug", is_flag=True, help="show the traceback of an error, and Spark's own log")
         @functools.wraps(function)
         def run(
             url: str,
@@ -69,6 +75,7 @@ def job_options(name: str) -> Callable[[Callable[..., None]], Callable[..., None
             master: str | None,
             settings: tuple[str, ...],
             quiet: bool,
+            debug: bool,
             **rest: Any,
         ) -> None:
             for setting in settings:
@@ -76,7 +83,8 @@ def job_options(name: str) -> Callable[[Callable[..., None]], Callable[..., None
                     raise click.UsageError(f"--conf {setting}: expected KEY=VALUE")
             conf = dict(setting.split("=", 1) for setting in settings)
             place = Place(url, cluster_id or None, endpoint or None, region or None)
-            with Job(name, place, master=master, conf=conf, quiet=quiet) as job:
+            with Job(name, place, master=master, conf=conf, quiet=quiet, debug=debug) as job:
+                check_packages()
                 function(job=job, **rest)
 
         return run
@@ -85,7 +93,7 @@ def job_options(name: str) -> Callable[[Callable[..., None]], Callable[..., None
 
 
 class Job:
-    """One run of a job. Used by one thread. As a context manager it ends the process for an expected error."""
+    """One run of a job. Used by one thread. As a context manager it ends the process for an error."""
 
     def __init__(
         self,
@@ -95,6 +103,7 @@ class Job:
         master: str | None = None,
         conf: dict[str, str] | None = None,
         quiet: bool = False,
+        debug: bool = False,
         clock: Clock | None = None,
     ) -> None:
         self.name = name
@@ -103,6 +112,7 @@ class Job:
         self._master = master
         self._conf = dict(conf or {})
         self._quiet = quiet
+        self._debug = debug
         self._started_s = self.clock.monotonic()
         self._spark: SparkSession | None = None
         self._is_own = False
@@ -112,12 +122,12 @@ class Job:
         """The session, with ``format("kbroker")``: the process' own where there is one (a notebook), else a new one,
         made at the first use, which takes some seconds."""
         if self._spark is None:
-            try:
-                from pyspark.sql import SparkSession
-            except ImportError as error:
-                raise JobError(f"{error.name} is missing: pip install 'kbroker[spark]'") from None
+            check_packages()
+            from pyspark.sql import SparkSession
+
             self._is_own = SparkSession.getActiveSession() is None
-            self._spark = _session(f"kbroker-{self.name}", self._master, self._conf, quiet=self._is_own)
+            quiet = self._is_own and not is_submitted() and not self._debug
+            self._spark = _session(f"kbroker-{self.name}", self._master, self._conf, quiet=quiet)
         return self._spark
 
     @property
@@ -140,20 +150,33 @@ class Job:
         found = {"job": self.name, **values, "seconds": round(self.seconds, 3)}
         click.echo(json.dumps(found, ensure_ascii=False, default=str))
 
-    def run_tasks(self, function: Callable[[T], R], tasks: Sequence[T], what: str) -> list[R]:
+    def progress(self, what: str, records: Callable[[], int] | None = None, records_max: int | None = None) -> Progress:
+        """Shows how many tasks of the Spark jobs that run in it are done; `what` names them."""
+        context = self.spark.sparkContext
+        return Progress(
+            self.name, context, what, self.say, self.clock,
+            quiet=self._quiet, records=records, records_max=records_max,
+        )  # fmt: skip
+
+    def run_tasks(
+        self, function: Callable[[T], R], tasks: Sequence[T], what: str, records_max: int | None = None
+    ) -> list[R]:
         """function(task) of every task, on the executors, one Spark task each; results in the order of `tasks`.
 
         Tasks and results are pickled. A task may run more than once, and at the same time (Spark's retries and
         speculation). `function` must be importable on the workers by its name: of no `__main__` (see the package's
-        docstring). JobError with the reason when a task fails for good; `what` names tasks in the progress.
+        docstring). JobError with the reason when a task fails for good; `what` names tasks in the progress. With
+        `records_max`, the progress has the sum of the results' `records` too.
         """
         assert function.__module__ != "__main__", f"{function.__qualname__}: a worker cannot import __main__"
         if not tasks:
             return []
         context = self.spark.sparkContext
-        call = _caller(function.__module__, function.__qualname__)
+        done = context.accumulator(0) if records_max is not None else None
+        call = _caller(function.__module__, function.__qualname__, done)
         table = context.parallelize(list(tasks), len(tasks)).map(call)
-        with _Progress(self, context, what, len(tasks)):
+        records = None if done is None else lambda: int(done.value)
+        with self.progress(what, records, records_max):
             try:
                 found: list[R] = table.collect()
             except Exception as error:
@@ -163,45 +186,41 @@ class Job:
     def close(self) -> None:
         """Ends the session if it was made here."""
         if self._spark is not None and self._is_own:
-            self._spark.stop()
+            try:
+                self._spark.stop()
+            except Exception as error:  # its JVM is gone: the job's own error says so
+                logging.getLogger(__name__).debug("the session did not stop: %s", error)
         self._spark = None
 
     def __enter__(self) -> Job:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-        if isinstance(error, OptionError):
-            click.echo(f"kbroker: {one_line(str(error))}", err=True)
-            sys.exit(EXIT_USAGE)
-        if isinstance(error, Exception) and (_is_expected(error) or _is_of_spark(error)):
-            click.echo(f"kbroker: {reason_of(error)}", err=True)
-            sys.exit(EXIT_FAILED)
+        if not isinstance(error, Exception) or isinstance(error, click.ClickException | click.exceptions.Exit):
+            return
+        if self._debug:
+            traceback.print_exception(error)
+        hint = "" if _is_expected(error) or _is_of_spark(error) else f"{type(error).__name__}: "
+        click.echo(f"kbroker: {hint}{reason_of(error)}", err=True)
+        sys.exit(EXIT_USAGE if isinstance(error, OptionError) else EXIT_FAILED)
 
 
 def _session(app: str, master: str | None, conf: dict[str, str], *, quiet: bool) -> SparkSession:
-    from pyspark.sql import SparkSession
-
-    import kbroker.pipeline
-
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    builder = SparkSession.builder.appName(app)
-    if master is not None:
-        builder = builder.master(master)
-    defaults = {"spark.ui.showConsoleProgress": "false"} | ({} if submitted else {"spark.ui.enabled": "false"})
-    for key, value in (defaults | conf).items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    if quiet and not submitted:
-        spark.sparkContext.setLogLevel("OFF")  # what is wrong is said in one line at the end
-    kbroker.pipeline.register(spark)
-    return spark
+    defaults = {"spark.ui.showConsoleProgress": "false"} | ({} if is_submitted() else {"spark.ui.enabled": "false"})
+    if quiet:  # what is wrong is said in one line at the end
+        conf = {**conf, JAVA_OPTIONS: f"-Dlog4j2.configurationFile={NO_LOG.as_uri()} {conf.get(JAVA_OPTIONS, '')}"}
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    return start_session(app, master=master, conf=defaults | conf)
 
 
-def _caller(module: str, name: str) -> Callable[[Any], Any]:
-    """What a worker runs: pickled by value, so that one without kbroker gets far enough to say so."""
+def _caller(module: str, name: str, done: Any = None) -> Callable[[Any], Any]:
+    """What a worker runs: pickled by value, so that one without kbroker gets far enough to say so.
+
+    `done`, an accumulator of Spark's, is given the `records` of each result.
+    """
 
     def call(task: Any) -> Any:
         import importlib
@@ -216,48 +235,20 @@ def _caller(module: str, name: str) -> Callable[[Any], Any]:
                     function = getattr(function, part)
             except ImportError as error:
                 raise ImportError(
-                    f"a Spark worker runs {sys.executable}, which cannot import {error.name}. Install kbroker[spark] "
-                    "for that interpreter on every node, or set PYSPARK_PYTHON (spark.pyspark.python) to one that has "
-                    f"it ({error})"
+                    f"a Spark worker runs {sys.executable}, which cannot import {error.name}. Install kbroker "
+                    "with its extra spark for that interpreter on every node, or set PYSPARK_PYTHON "
+                    f"(spark.pyspark.python) to one that has it ({error})"
                 ) from None
             settle()
-            return function(task)
+            result = function(task)
+            if done is not None:
+                done.add(result.records)
+            return result
         except Exception as error:
             reason = str(error) if type(error).__module__.startswith("kbroker.") else f"{type(error).__name__}: {error}"
             raise RuntimeError("kbroker task failed: " + json.dumps(reason)) from error
 
     return call
-
-
-class _Progress:
-    """Says from time to time how many tasks of a Spark job are done."""
-
-    def __init__(self, job: Job, context: Any, what: str, total: int) -> None:
-        self._job, self._context, self._what, self._total = job, context, what, total
-        self._group = f"kbroker-{job.name}-{what}"
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="kbroker-progress", daemon=True)
-
-    def __enter__(self) -> None:
-        self._context.setJobGroup(self._group, f"kbroker {self._job.name}: {self._what}")
-        self._thread.start()
-
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        tracker = self._context.statusTracker()
-        said = 0
-        while not self._done.wait(PROGRESS_SECONDS):
-            finished = 0
-            for job_id in tracker.getJobIdsForGroup(self._group):
-                job = tracker.getJobInfo(job_id)
-                stages = [tracker.getStageInfo(stage) for stage in job.stageIds] if job is not None else []
-                finished += sum(stage.numCompletedTasks for stage in stages if stage is not None)
-            if finished != said:
-                said = finished
-                self._job.say(f"{finished} of {self._total} {self._what} done")
 
 
 def _is_of_spark(error: BaseException) -> bool:
@@ -273,6 +264,8 @@ def reason_of(error: BaseException) -> str:
     if _is_of_spark(error):
         if own := _OWN_WORDS.findall(text):
             return one_line(own[-1])
+        if python := _PYTHON_WORDS.findall(text):
+            return one_line(python[-1].removeprefix("RuntimeError: "))
         lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith(("at ", "File "))]
         text = next((line for line in lines if "Exception" in line or "Error" in line), lines[0] if lines else text)
         return one_line(text)

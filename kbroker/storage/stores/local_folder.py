@@ -249,7 +249,7 @@ class LocalFolder:
         except NotRegularFile as error:
             raise StoreError(str(error)) from error
         except OSError as error:
-            text = f"{self.root}: {key}: {error.strerror}"
+            text = ": ".join(each for each in (str(self.root), key, error.strerror) if each)
             if error.errno in _DENIED:
                 raise StoreDenied(text) from error
             if error.errno in _FULL:

@@ -2,6 +2,7 @@
 
 import threading
 from collections import defaultdict
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,8 +11,10 @@ from kbroker._fast.records.records import iter_batches, iter_records
 from kbroker.errors import ErrorCode
 from kbroker.pipeline.broker_tail import BrokerError
 from kbroker.pipeline.jobs import replay_producer, replay_tasks
+from kbroker.pipeline.jobs.replay import check_path, topic_options
 from kbroker.pipeline.jobs.replay_producer import Progress, ReplayProducer, ReplayTarget, checksum_of, connect
 from kbroker.pipeline.jobs.session import JobError
+from kbroker.pipeline.options import Place
 from kbroker.protocol.partitioner import partition_of
 
 pa = pytest.importorskip("pyarrow")
@@ -274,3 +277,26 @@ def test_bad_addresses_and_options_are_refused():
     assert replay_tasks.parse_options(["a=b=c"]) == {"a": "b=c"}
     with pytest.raises(JobError, match="KEY=VALUE"):
         replay_tasks.parse_options(["a"])
+
+
+@pytest.mark.parametrize("path", ["{}/none", "file:{}/none", "file://{}/none"])
+def test_a_local_table_that_is_missing_is_said_before_spark_starts(path: str, tmp_path: Path) -> None:
+    with pytest.raises(JobError, match="--path: there is no "):
+        check_path(path.format(tmp_path), "parquet")
+
+
+@pytest.mark.parametrize("path", ["{}", "file:{}", "{}/*.parquet", "s3a://lake/none", "hdfs://n/none"])
+def test_a_table_that_is_there_or_only_spark_can_see_passes(path: str, tmp_path: Path) -> None:
+    check_path(path.format(tmp_path), "parquet")
+    check_path("catalog.table", "iceberg")
+
+
+def test_a_topic_is_read_as_committed_from_the_job_s_place() -> None:
+    place = Place("s3://b/p", None, "http://e", None)
+    assert topic_options(place, "t") == {
+        "object.store": "s3://b/p",
+        "s3.endpoint": "http://e",
+        "subscribe": "t",
+        "includeHeaders": "true",
+        "kafka.isolation.level": "read_committed",
+    }

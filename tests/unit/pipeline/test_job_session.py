@@ -9,6 +9,7 @@ from kbroker.cluster.metadata_log import RECORD_KIND as METADATA_KIND
 from kbroker.cluster.records import TopicCreated, payload
 from kbroker.pipeline.jobs.compact import Compaction
 from kbroker.pipeline.jobs.session import Job, JobError, reason_of
+from kbroker.pipeline.options import OptionError
 from tests.unit.pipeline.cluster_bucket import PLACE, ClusterBucket
 from tests.unit.storage.read.object_bucket import topic_id
 
@@ -22,12 +23,19 @@ Traceback (most recent call last):
     raise CorruptionError(f"{{ref.key}}: from byte {{window.start}} on: {{error}}") from None
 kbroker.errors.CorruptionError: {KEY}: from byte 0 on: batch 0: the CRC does not match
 """
+MISSING = """[PYTHON_DATA_SOURCE_ERROR] Failed to plan Python data source 'kbroker' in Python runtime: Error
+Traceback (most recent call last):
+  File "/venv/kbroker/pipeline/spark_source.py", line 36, in load
+    raise RuntimeError(
+RuntimeError: format('kbroker'): a Spark worker runs /x/python, which cannot import pyarrow
+"""
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
         (TRACEBACK, f"{KEY}: from byte 0 on: batch 0: the CRC does not match"),
+        (MISSING, "format('kbroker'): a Spark worker runs /x/python, which cannot import pyarrow"),
         ("[PATH_NOT_FOUND] Path does not exist: file:/nix.", "[PATH_NOT_FOUND] Path does not exist: file:/nix."),
         (
             "An error occurred\n: java.io.IOException: no space left\n\tat a.b(C.scala:1)",
@@ -49,3 +57,24 @@ def test_a_partition_that_a_topic_does_not_have_is_an_error() -> None:
     with pytest.raises(JobError, match="topic t has 2 partitions, no 2"):
         work.run([0, 2])
     assert work.run([0, 1]) == []  # nothing is there to compact
+
+
+@pytest.mark.parametrize(
+    ("error", "debug", "code", "line"),
+    [
+        (OptionError("--columns: no x"), False, 2, "kbroker: --columns: no x"),
+        (JobError("two\nlines"), False, 1, "kbroker: two lines"),
+        (ZeroDivisionError("division by zero"), False, 1, "kbroker: ZeroDivisionError: division by zero"),
+        (JobError("no"), True, 1, "kbroker: no"),
+    ],
+)
+def test_an_error_of_a_job_is_one_line_and_with_debug_its_traceback_too(
+    error: Exception, debug: bool, code: int, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended, Job("audit", PLACE, debug=debug):
+        raise error
+    assert ended.value.code == code
+    said = capsys.readouterr().err
+    assert said.splitlines()[-1] == line
+    assert ("Traceback" in said) is debug
+    assert debug or said.count("\n") == 1
