@@ -48,6 +48,7 @@ _REASONS = {
     505: "HTTP Version Not Supported",
 }
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
+_ACCEPT = re.compile(rb"^accept:(.*?)\r?$", re.IGNORECASE | re.MULTILINE)
 _REQUEST_LINE = re.compile(r"([!-~]+) ([!-~]+) HTTP/(\d)\.\d", re.ASCII)
 
 
@@ -85,11 +86,12 @@ class _Connection:
 class HttpServer:
     """Serves GET and HEAD on `listening` (non-blocking), which it owns. Call `start`, then `stop`.
 
-    `answer(path)` is called on the server's thread: it must not block, but may return a Future.
+    `answer(path, accept)` gets the path and the Accept header, "" without one. It is called on the server's thread: it
+    must not block, but may return a Future.
     """
 
     def __init__(
-        self, listening: socket.socket, answer: Callable[[str], Answer | Future[Answer]], clock: Clock
+        self, listening: socket.socket, answer: Callable[[str, str], Answer | Future[Answer]], clock: Clock
     ) -> None:
         self._listening = listening
         self._answer = answer
@@ -230,7 +232,8 @@ class HttpServer:
         elif connection.method not in ("GET", "HEAD"):
             self._finish(connection, Answer(501, b"GET and HEAD are served\n"))
         else:
-            answer = self._answer(target.partition("?")[0])
+            accept = b",".join(_ACCEPT.findall(head)).decode("latin-1")
+            answer = self._answer(target.partition("?")[0], accept)
             if isinstance(answer, Answer):
                 self._finish(connection, answer)
             else:

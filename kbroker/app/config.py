@@ -50,6 +50,7 @@ DEFAULT_MEMORY_BYTES_MIN, DEFAULT_MEMORY_BYTES_MAX = 256 * MIB, 4 * GIB  # ... w
 CONFIG_BYTES_MAX = 1 * MIB  # of the TOML file
 PRODUCER_SHARE = "kbroker.producer.id.memory.share"
 PRODUCER_SHARES = (0.01, 0.3)
+METRICS_SERIES_MIN = 5_000  # what a broker has without topics and groups fits
 EVERY_ADDRESS = ("0.0.0.0", "::")
 
 
@@ -134,6 +135,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("pack_below_bytes", parse_size, 8 * MIB, "SIZE", "smaller flushes of a partition share a pack; 0: none"),
     Option("stop_timeout", parse_seconds, 30.0, "SECONDS", "bound of a stop; what is not flushed by then is kept"),
     Option("http_listen", parse_address, None, "HOST:PORT", "serve /livez, /readyz and /metrics"),
+    Option("metrics_partitions", parse_bool, False, "", "metrics of topics by partition, too"),
+    Option("metrics_max_series", parse_int, 50_000, "N", "most series of a scrape; those of groups and topics go first"),
     Option("io_threads", parse_int, None, "N", "threads that own the sockets (default: a quarter of the cores)"),
     Option("node_id", parse_int, 1, "N", "broker id told to clients"),
     Option("share_groups", parse_bool, False, "", "serve share groups (KIP-932)"),
@@ -342,6 +345,8 @@ class BrokerConfig:
     pack_below_bytes: int
     stop_timeout: float
     http_listen: tuple[str, int] | None
+    metrics_partitions: bool
+    metrics_max_series: int
     io_threads: int
     node_id: int
     share_groups: bool
@@ -524,6 +529,8 @@ def _check(values: dict[str, Any], kafka: dict[str, Any]) -> BrokerConfig:
         raise ConfigError(f"--wal-bytes: at least four segments, {4 * segment} bytes with this arena")
     if values["flush_bytes"] < 1:
         raise ConfigError("--flush-bytes: at least 1")
+    if values["metrics_max_series"] < METRICS_SERIES_MIN:
+        raise ConfigError(f"--metrics-max-series: at least {METRICS_SERIES_MIN}")
     if values["io_threads"] is None:
         values["io_threads"] = max(1, (os.cpu_count() or 1) // 4)
     if not 1 <= values["io_threads"] <= 64:

@@ -37,8 +37,12 @@ class Served:
         self.server = HttpServer(listening, self.answer, self.clock)
         self.clients: list[socket.socket] = []
 
-    def answer(self, path: str) -> Answer | Future[Answer]:
-        return {"/livez": Answer(200, b"ok\n"), "/large": Answer(200, LARGE)}.get(path, self.later)
+    def answer(self, path: str, accept: str) -> Answer | Future[Answer]:
+        return {
+            "/livez": Answer(200, b"ok\n"),
+            "/large": Answer(200, LARGE),
+            "/accept": Answer(200, accept.encode()),
+        }.get(path, self.later)
 
     def connect(self, sent: bytes = b"") -> socket.socket:
         client = socket.create_connection(self.address, 20)
@@ -149,6 +153,19 @@ def test_a_new_connection_replaces_the_oldest(served: Served) -> None:
     assert held[0].recv(1) == b""
     held[1].sendall(b"/livez HTTP/1.1\r\n\r\n")  # the second oldest is still there
     assert body(served.read(held[1])) == b"ok\n"
+
+
+@pytest.mark.parametrize(
+    ("header", "accept"),
+    [
+        (b"", b""),
+        (b"Accept: text/plain\r\n", b" text/plain"),
+        (b"ACCEPT:a/b;q=0.5\nX-Accept: c/d\n", b"a/b;q=0.5"),
+        (b"Accept: a/b\r\nAccept: c/d\r\n", b" a/b, c/d"),
+    ],
+)
+def test_the_accept_header_is_told(served: Served, header: bytes, accept: bytes) -> None:
+    assert body(served.read(served.connect(b"GET /accept HTTP/1.1\r\n" + header + b"\r\n"))) == accept
 
 
 def test_a_connection_that_waits_for_its_answer_is_not_replaced(served: Served) -> None:
