@@ -43,7 +43,7 @@ def metrics(port: int) -> dict[str, float]:
     """What /metrics says."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
-    names = r"^(kbroker_(?:object|flush|hedge|store_requests)[a-z_]*(?:\{[^}]*\})?) (\S+)$"
+    names = r"^(kbroker_(?:object|flush|store_hedge|store_requests)[a-z_]*(?:\{[^}]*\})?) (\S+)$"
     found = re.findall(names, text, re.MULTILINE)
     return {name: float(value) for name, value in found}
 

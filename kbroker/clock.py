@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-
 PAUSE_SECONDS = 50e-6
 
 

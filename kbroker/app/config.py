@@ -136,7 +136,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("stop_timeout", parse_seconds, 30.0, "SECONDS", "bound of a stop; what is not flushed by then is kept"),
     Option("http_listen", parse_address, None, "HOST:PORT", "serve /livez, /readyz and /metrics"),
     Option("metrics_partitions", parse_bool, False, "", "metrics of topics by partition, too"),
-    Option("metrics_max_series", parse_int, 50_000, "N", "most series of a scrape; those of groups and topics go first"),
+    Option("metrics_max_series", parse_int, 50_000, "N", "most series of a scrape; groups and topics are cut first"),
     Option("io_threads", parse_int, None, "N", "threads that own the sockets (default: a quarter of the cores)"),
     Option("node_id", parse_int, 1, "N", "broker id told to clients"),
     Option("share_groups", parse_bool, False, "", "serve share groups (KIP-932)"),

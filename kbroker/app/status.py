@@ -15,7 +15,7 @@ class BrokerStatus:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         series_max = broker.config.metrics_max_series
-        self._metrics = BrokerMetrics(collectors(broker), series_max, broker.clock, let_threads_run)
+        self._metrics = BrokerMetrics(collectors(broker, let_threads_run), series_max, broker.clock, let_threads_run)
         self._readiness = Readiness()
         self._readiness.add("broker", self._broker_state)
         self._readiness.add("log", self._log_state)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from kbroker.histogram import Buckets
+
 LabelValues = tuple[object, ...]
 
 
@@ -16,14 +18,6 @@ class MetricType(Enum):
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
-
-
-class Buckets(NamedTuple):
-    """A histogram's counts, not cumulative: one for each bound, then those above the last. `total` is their sum."""
-
-    bounds: Sequence[float]
-    counts: Sequence[int]
-    total: float
 
 
 Value = float | Buckets

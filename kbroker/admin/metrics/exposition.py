@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
-from kbroker.admin.metrics.declaration import Buckets, Family, Metric, MetricType, Value
+from kbroker.admin.metrics.declaration import Family, Metric, MetricType, Value
+from kbroker.histogram import Buckets
 
 SLICE_SERIES = 200  # written between two pauses: about a fifth of a millisecond
 

@@ -15,16 +15,30 @@ AGE = TABLE.gauge(
     "Age of the oldest data that is not in objects; 0 when all is",
     "it exceeds --flush-seconds: the store fails, or is too slow",
 )
-FLUSHES = TABLE.counter("kbroker_flushes_total", "Flushes committed", "you ask why the store gets many requests")
+FLUSHES = TABLE.counter("kbroker_flushes_total", "Flushes committed", "the store gets many requests")
 AWAITED = TABLE.counter(
     "kbroker_flushes_awaited_total",
-    "Flushes begun because acknowledgements waited (kbroker.durability=object)",
-    "you ask what durability in objects costs",
+    "Flushes that acknowledgements waited for (kbroker.durability=object)",
+    "durability in objects costs many PUTs",
 )
-FAILURES = TABLE.counter("kbroker_flush_failures_total", "Uploads and commits that failed and are retried", "it grows")
-BYTES = TABLE.counter("kbroker_flush_bytes_total", "Bytes of the objects of flushes", "you size the store's link")
-OBJECTS = TABLE.counter("kbroker_flush_objects_total", "Objects written by flushes", "objects are many and small")
-SECONDS = TABLE.counter("kbroker_flush_seconds_total", "Time spent in flushes", "flushes lag behind producers")
+RETRIES = TABLE.counter(
+    "kbroker_flush_retries_total",
+    "Requests of flushes that failed and are tried again: uploads, manifest records, looks at the claim",
+    "the store fails",
+)
+FAILURES = TABLE.counter(
+    "kbroker_flush_failures_total", "Flushes that failed for another reason and are begun again", "it is not 0"
+)
+SECONDS = TABLE.histogram(
+    "kbroker_flush_seconds", "Duration of flushes, from the plan to the commit", "flushes do not keep up with producers"
+)
+BYTES = TABLE.counter(
+    "kbroker_flush_bytes_total",
+    "Bytes of the objects of flushes by kind: klix (of one partition), pack (of many), kfs (KafScale segments)",
+    "the link to the store is busy",
+    "kind",
+)
+OBJECTS = TABLE.counter("kbroker_flush_objects_total", "Objects of flushes", "objects are many and small", "kind")
 WINDOWS = TABLE.gauge("kbroker_flush_windows", "Flushes in progress", "you tune durability in objects")
 OBJECT_ACK = TABLE.histogram(
     "kbroker_object_ack_seconds",
@@ -50,10 +64,11 @@ class FlushMetrics:
         yield AGE.value(self._unflushed_age.look(self._wal.durable_lsn, flusher.flushed_lsn))
         yield FLUSHES.value(done.flushes)
         yield AWAITED.value(done.awaited_flushes)
-        yield FAILURES.value(done.failures + flusher.steps.guard.retries)
-        yield BYTES.value(done.bytes)
-        yield OBJECTS.value(done.objects)
-        yield SECONDS.value(done.seconds)
+        yield RETRIES.value(flusher.steps.guard.retries)
+        yield FAILURES.value(done.failures)
+        yield SECONDS.value(done.seconds.buckets())
+        yield BYTES.by(((kind,), count) for kind, count in done.bytes.copy().items())
+        yield OBJECTS.by(((kind,), count) for kind, count in done.objects.copy().items())
         yield WINDOWS.value(len(flusher.windows))
         counts, total_us = commits.latency_histogram()
         yield OBJECT_ACK.value(power_of_two_buckets(counts, total_us / 1e6))

@@ -8,9 +8,23 @@ from kbroker.admin.metrics.declaration import Family, MetricTable
 from kbroker.storage.manifest.manifest import Manifest
 
 TABLE = MetricTable("Manifest")
-OBJECTS = TABLE.gauge("kbroker_manifest_objects", "Objects that hold live data", "starts and listings are slow")
+OBJECTS = TABLE.gauge("kbroker_manifest_objects", "Objects that hold live data", "memory grows, or starts are slow")
+REFERENCES = TABLE.gauge(
+    "kbroker_manifest_references",
+    "References to objects, one for each partition in an object: merging makes them fewer",
+    "it keeps growing: merging does not keep up with flushes",
+)
+RECORDS = TABLE.counter("kbroker_manifest_records_total", "Records committed", "the store gets many small PUTs")
+SINCE_CHECKPOINT = TABLE.gauge(
+    "kbroker_manifest_records_since_checkpoint", "Records that a start reads beside the checkpoint", "starts are slow"
+)
+CHECKPOINT_AGE = TABLE.gauge(
+    "kbroker_manifest_checkpoint_age_seconds",
+    "Time since the last checkpoint, or since the start of the broker",
+    "it grows while kbroker_manifest_records_since_checkpoint does: checkpoints fail",
+)
 CHECKPOINT_SECONDS = TABLE.gauge(
-    "kbroker_manifest_checkpoint_seconds", "Duration of the last checkpoint", "checkpoints are rare"
+    "kbroker_manifest_checkpoint_seconds", "Duration of the last checkpoint; 0 before the first", "checkpoints are rare"
 )
 
 
@@ -21,5 +35,10 @@ class ManifestMetrics:
         self._manifest = manifest
 
     def collect(self) -> Iterator[Family]:
-        yield OBJECTS.value(len(self._manifest.image.files))
-        yield CHECKPOINT_SECONDS.value(self._manifest.checkpoint_seconds)
+        manifest = self._manifest
+        yield OBJECTS.value(len(manifest.image.files))
+        yield REFERENCES.value(manifest.image.reference_count)
+        yield RECORDS.value(manifest.records)
+        yield SINCE_CHECKPOINT.value(manifest.records_since_checkpoint)
+        yield CHECKPOINT_AGE.value(manifest.checkpoint_age_seconds)
+        yield CHECKPOINT_SECONDS.value(manifest.checkpoint_seconds)

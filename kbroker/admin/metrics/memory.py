@@ -9,6 +9,8 @@ from kbroker._fast.partition.producer_pool import ProducerPool
 from kbroker._fast.records.decompression_memory import decompression
 from kbroker._fast.wal.wal import Wal
 from kbroker.admin.metrics.declaration import Family, MetricTable
+from kbroker.background.compaction_cleaner import Cleaner
+from kbroker.background.converter import Converter
 from kbroker.coordinator.group.coordinator import GroupCoordinator
 from kbroker.coordinator.transaction.coordinator import TransactionCoordinator
 from kbroker.share.share_partitions import SharePartitions
@@ -17,8 +19,15 @@ from kbroker.storage.read.object_reader import ObjectReader
 from kbroker.wire.server import WireServer
 
 TABLE = MetricTable("Memory")
-USED = TABLE.gauge("kbroker_memory_bytes", "Memory in use", "a pool is near its bound", "pool")
-BOUND = TABLE.gauge("kbroker_memory_bound_bytes", "Bound of each pool; see docs/memory.md", "you size memory", "pool")
+USED = TABLE.gauge(
+    "kbroker_memory_bytes",
+    "Memory in use by pool; compaction and merging: of the jobs that run",
+    "a pool is near its bound",
+    "pool",
+)
+BOUND = TABLE.gauge(
+    "kbroker_memory_bound_bytes", "Bound of a pool; see docs/memory.md for what has none", "you size memory", "pool"
+)
 HEAP = TABLE.gauge("kbroker_heap_bytes", "Memory of malloc, which holds most pools", "the process grows", "state")
 DECOMPRESSION = TABLE.counter(
     "kbroker_decompressions_delayed_total",
@@ -44,6 +53,8 @@ class MemoryMetrics:
         wire: WireServer,
         object_reader: ObjectReader,
         image: ManifestImage,
+        cleaner: Cleaner,
+        converter: Converter,
         groups: GroupCoordinator,
         transactions: TransactionCoordinator,
         producers: ProducerPool,
@@ -55,6 +66,8 @@ class MemoryMetrics:
         self._wire = wire
         self._reader = object_reader
         self._image = image
+        self._cleaner = cleaner
+        self._converter = converter
         self._groups = groups
         self._transactions = transactions
         self._producers = producers
@@ -78,9 +91,9 @@ class MemoryMetrics:
         used = {
             "arena": self._wal.arena.arena_bytes,
             "wal_files": self._wal.cache.used_bytes,
-            "object_ranges": reader.ranges.used_bytes,
-            "object_ranges_lent": reader.ranges.lent_bytes,
-            "object_footers": reader.footers.used_bytes,
+            "object_ranges": reader.ranges.used_bytes + reader.ranges.lent_bytes + reader.footers.used_bytes,
+            "compaction": self._cleaner.metrics.running * self._cleaner.settings.dedupe_buffer_bytes,
+            "merging": self._converter.metrics.buffered_bytes,
             "manifest": self._image.memory_bytes,
             "request_frames": self._wire.frame_memory_used,
             "answers": self._wire.answer_memory_used,

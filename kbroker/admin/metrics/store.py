@@ -7,24 +7,49 @@ from collections.abc import Iterator
 from kbroker.admin.metrics.declaration import Family, MetricTable
 from kbroker.storage.stores.hedged_put import HedgedStore
 from kbroker.storage.stores.store_health import StoreHealth
-from kbroker.storage.stores.store_wrappers import StoreCounters
+from kbroker.storage.stores.store_wrappers import OK, StoreCounters
 
 TABLE = MetricTable("Object store")
-REQUESTS = TABLE.counter("kbroker_store_requests_total", "Requests to the store", "the bill is high", "operation")
-SENT = TABLE.counter("kbroker_store_sent_bytes_total", "Bytes sent to the store", "the link is busy", "operation")
-RECEIVED = TABLE.counter("kbroker_store_received_bytes_total", "Bytes read from it", "the link is busy", "operation")
-SECONDS = TABLE.counter("kbroker_store_seconds_total", "Time in requests", "the store is slow", "operation")
-ERRORS = TABLE.counter("kbroker_store_errors_total", "Failed requests", "it grows", "operation", "error")
-PROBE_ERRORS = TABLE.counter(
-    "kbroker_store_probe_errors_total", "Errors of the probe at the start", "a start is slow", "operation", "error"
+REQUESTS = TABLE.counter(
+    "kbroker_store_requests_total",
+    "Requests by operation and result: ok, or the kind of error. Each try counts",
+    "the store fails, or its bill is high",
+    "operation",
+    "result",
+)
+SECONDS = TABLE.histogram(
+    "kbroker_store_request_seconds",
+    "Duration of requests; of a listing, of all its pages",
+    "the store is slow",
+    "operation",
+)
+SENT = TABLE.counter("kbroker_store_sent_bytes_total", "Bytes sent", "the link is busy", "operation")
+RECEIVED = TABLE.counter("kbroker_store_received_bytes_total", "Bytes received", "the link is busy", "operation")
+RETRIES = TABLE.counter(
+    "kbroker_store_retries_total", "Requests sent again because the store was unavailable", "the store throttles"
 )
 CONSECUTIVE_FAILURES = TABLE.gauge(
-    "kbroker_store_consecutive_failures", "Requests that failed since one succeeded", "it is not 0 for long"
+    "kbroker_store_consecutive_failures",
+    "Reads or writes, whichever are more, that failed since one succeeded",
+    "it is not 0 for long",
 )
-HEDGEABLE = TABLE.counter("kbroker_store_hedgeable_puts_total", "PUTs that may be sent twice", "the store is slow")
-HEDGED = TABLE.counter("kbroker_store_hedged_puts_total", "PUTs that were sent twice", "the store is slow at times")
+PROBE_ERRORS = TABLE.counter(
+    "kbroker_store_probe_errors_total",
+    "Errors of the probe at the start; it provokes some, to learn what the store can do",
+    "a start is slow",
+    "operation",
+    "error",
+)
+HEDGEABLE = TABLE.counter(
+    "kbroker_store_hedgeable_puts_total",
+    "PUTs that acknowledgements wait for (kbroker.durability=object), which may be sent twice",
+    "you ask how many of them are slow",
+)
+HEDGED = TABLE.counter(
+    "kbroker_store_hedged_puts_total", "Those that were slow and were sent twice", "the store is slow at times"
+)
 HEDGES_WON = TABLE.counter(
-    "kbroker_store_hedges_won_total", "Second PUTs that were answered first", "the store is slow at times"
+    "kbroker_store_hedges_won_total", "Second PUTs that were answered first", "you ask whether hedges help"
 )
 
 
@@ -41,13 +66,20 @@ class StoreMetrics:
 
     def collect(self) -> Iterator[Family]:
         totals = self._counters.totals().items()
-        yield REQUESTS.by(((operation,), sums.requests) for operation, sums in totals)
+        yield REQUESTS.by(
+            ((operation, result), count) for operation, sums in totals for result, count in sums.results.items()
+        )
+        yield SECONDS.by(((operation,), sums.seconds) for operation, sums in totals)
         yield SENT.by(((operation,), sums.bytes_out) for operation, sums in totals)
         yield RECEIVED.by(((operation,), sums.bytes_in) for operation, sums in totals)
-        yield SECONDS.by(((operation,), sums.seconds) for operation, sums in totals)
-        yield ERRORS.by(self._counters.errors().items())
-        yield PROBE_ERRORS.by(self._probe_counters.errors().items())
+        yield RETRIES.value(self._counters.retries)
         yield CONSECUTIVE_FAILURES.value(self._health.consecutive_failures)
+        yield PROBE_ERRORS.by(
+            ((operation, result), count)
+            for operation, sums in self._probe_counters.totals().items()
+            for result, count in sums.results.items()
+            if result != OK
+        )
         yield HEDGEABLE.value(self._hedged.puts)
         yield HEDGED.value(self._hedged.hedges)
         yield HEDGES_WON.value(self._hedged.won)

@@ -8,9 +8,10 @@ import pytest
 from prometheus_client import parser
 from prometheus_client.openmetrics import parser as openmetrics_parser
 
-from kbroker.admin.metrics.declaration import Buckets, Family, MetricTable, power_of_two_buckets
+from kbroker.admin.metrics.declaration import Family, MetricTable, power_of_two_buckets
 from kbroker.admin.metrics.scrape import BrokerMetrics
 from kbroker.clock import ManualClock
+from kbroker.histogram import Buckets
 
 TABLE = MetricTable("Example")
 COUNT = TABLE.counter("kbroker_things_total", "Things", "there are few", "kind")

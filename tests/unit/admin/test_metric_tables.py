@@ -28,7 +28,7 @@ def test_names_follow_the_conventions(metric: Metric) -> None:
     assert metric.name.endswith("_total") == (metric.type is MetricType.COUNTER)
     assert not metric.name.endswith(("_bucket", "_sum", "_count"))
     if metric.type is MetricType.HISTOGRAM:
-        assert metric.name.endswith(("_seconds", "_bytes"))
+        assert metric.name.endswith(("_seconds", "_bytes", "_batches"))
     assert all(re.fullmatch(r"[a-z][a-z0-9_]*", label) and label != "le" for label in metric.labels)
 
 

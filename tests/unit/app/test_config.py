@@ -91,7 +91,7 @@ def test_serve_takes_every_setting(option, monkeypatch) -> None:
     seen: list[BrokerConfig] = []
     monkeypatch.setattr("kbroker.app.process.run", lambda config: seen.append(config) or 0)
     text, value = EXAMPLES[option.name][0]
-    arguments = [option.flag] if option.name in ("take_over", "share_groups") else [option.flag, text]
+    arguments = [option.flag, text] if option.metavar else [option.flag]
     result = CliRunner().invoke(cli, ["serve", *arguments])
     assert result.exit_code == 0, result.output
     assert getattr(seen[0], option.name) == value

@@ -1,0 +1,106 @@
+"""The logs of topics."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from kbroker._fast.partition.partition import Partition
+from kbroker.admin.metrics.declaration import Family, Metric, MetricTable, label_text
+from kbroker.admin.metrics.slices import Pause, in_slices
+from kbroker.errors import CorruptionError
+from kbroker.log.log_table import LogTable
+
+logger = logging.getLogger(__name__)
+
+TABLE = MetricTable("Topics")
+TOPICS = TABLE.gauge("kbroker_topics", "Topics, internal ones included", "topics are created by accident")
+PARTITIONS = TABLE.gauge("kbroker_partitions", "Partitions of all topics", "memory grows")
+LOG_BYTES = TABLE.gauge(
+    "kbroker_topic_log_bytes", "Bytes in objects and in the write-ahead log beyond them", "the bucket grows", "topic"
+)
+UNFLUSHED = TABLE.gauge(
+    "kbroker_topic_unflushed_bytes", "Bytes that are not in objects yet", "kbroker_wal_unflushed_bytes grows", "topic"
+)
+START = TABLE.gauge(
+    "kbroker_topic_start_offset",
+    "Sum of the log start offsets of the partitions",
+    "retention deletes too much or too little",
+    "topic",
+)
+END = TABLE.gauge(
+    "kbroker_topic_end_offset",
+    "Sum of the high watermarks of the partitions: its rate is that of new records",
+    "you ask how many records come in",
+    "topic",
+)
+BY_TOPIC = (LOG_BYTES, UNFLUSHED, START, END)  # in the order of LogFacts
+
+PARTITION_TABLE = MetricTable("Partitions, with `--metrics-partitions`")
+PARTITION_LOG_BYTES = PARTITION_TABLE.gauge(
+    "kbroker_partition_log_bytes", "As of the topic", "partitions are uneven", "topic", "partition"
+)
+PARTITION_UNFLUSHED = PARTITION_TABLE.gauge(
+    "kbroker_partition_unflushed_bytes", "As of the topic", "partitions are uneven", "topic", "partition"
+)
+PARTITION_START = PARTITION_TABLE.gauge(
+    "kbroker_partition_start_offset", "Log start offset", "retention deletes too much", "topic", "partition"
+)
+PARTITION_END = PARTITION_TABLE.gauge(
+    "kbroker_partition_end_offset", "High watermark", "partitions are uneven", "topic", "partition"
+)
+BY_PARTITION = (PARTITION_LOG_BYTES, PARTITION_UNFLUSHED, PARTITION_START, PARTITION_END)
+
+
+class LogFacts(NamedTuple):
+    """Of a partition, or sums of a topic's partitions."""
+
+    log_bytes: int
+    unflushed_bytes: int
+    start_offset: int
+    end_offset: int
+
+
+class TopicLogMetrics:
+    """Of each topic, and of each partition if `by_partition`."""
+
+    def __init__(self, logs: LogTable, by_partition: bool, pause: Pause) -> None:
+        self._logs = logs
+        self._by_partition = by_partition
+        self._pause = pause
+
+    def collect(self) -> Iterator[Family]:
+        logs = [(log.name, log.partitions) for log in list(self._logs.by_id.values())]
+        yield TOPICS.value(len(logs))
+        yield PARTITIONS.value(sum(len(partitions) for _, partitions in logs))
+        topics: list[str] = []
+        places: list[str] = []
+        of_topics: list[LogFacts] = []
+        of_partitions: list[LogFacts] = []
+        for name, partitions in in_slices(logs, self._pause):
+            facts = [facts_of(partition) for partition in in_slices(partitions, self._pause)]
+            topics.append(label_text(LOG_BYTES.labels, (name,)))
+            of_topics.append(LogFacts(*map(sum, zip(*facts, strict=True))) if facts else LogFacts(0, 0, 0, 0))
+            if self._by_partition:
+                places += [label_text(PARTITION_END.labels, (name, partition.index)) for partition in partitions]
+                of_partitions += facts
+        yield from _families(BY_TOPIC, topics, of_topics)
+        yield from _families(BY_PARTITION, places, of_partitions)
+
+
+def facts_of(partition: Partition) -> LogFacts:
+    """Of one partition. A damaged index of the write-ahead log counts as nothing unflushed; its reads report it."""
+    state = partition.log.state
+    try:
+        unflushed_bytes = partition.unflushed_bytes
+    except (OSError, CorruptionError) as error:
+        logger.debug("unflushed bytes of %s-%d: %s", partition.topic, partition.index, error)
+        unflushed_bytes = 0
+    log_bytes = unflushed_bytes + (state.data_bytes if state is not None else 0)
+    return LogFacts(log_bytes, unflushed_bytes, partition.log_start_offset, partition.high_watermark())
+
+
+def _families(metrics: Sequence[Metric], labels: Sequence[str], facts: Sequence[LogFacts]) -> Iterator[Family]:
+    for place, metric in enumerate(metrics):
+        yield Family(metric, labels, [each[place] for each in facts])
