@@ -51,7 +51,7 @@ MERGE_READ = TABLE.counter("kbroker_merge_read_bytes_total", "Read from the stor
 MERGE_SECONDS = TABLE.counter("kbroker_merge_seconds_total", "Time spent in merging", "merging lags behind flushes")
 EXPIRED = TABLE.counter(
     "kbroker_retention_expired_objects_total",
-    "Objects, and parts of packs, that retention or DeleteRecords put below the log start",
+    "Objects, and parts of packs, that retention has put below the log start",
     "topics keep growing",
 )
 EXPIRED_BYTES = TABLE.counter("kbroker_retention_expired_bytes_total", "Their bytes", "topics keep growing")

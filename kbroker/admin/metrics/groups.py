@@ -74,31 +74,39 @@ class GroupMetrics:
         durations = activity.rebalance_seconds.copy()
         yield REBALANCE_SECONDS.by(((kind,), seconds.buckets()) for kind, seconds in durations.items())
         states: Counter[object] = Counter()
-        commits: Commits = []
-        for shard_states, shard_commits in each_shard(self._groups.shards, _is_empty, _read, self._clock):
+        lags = _Lags(self._logs, self._clock.now_ms())
+        for shard_states, commits in each_shard(self._groups.shards, _is_empty, _read, self._clock):
             states.update(shard_states)
-            commits += shard_commits
+            for group_id, offsets in in_slices(commits, self._pause):
+                for topic, index, offset in in_slices(offsets, self._pause):
+                    lags.add(group_id, topic, index, offset)
         yield STATES.by(sorted(states.items()))  # type: ignore[arg-type, type-var]
-        yield from self._lags(commits)
+        yield Family(LAG, lags.places, lags.records)
+        yield Family(LAG_SECONDS, lags.timed_places, lags.seconds)
 
-    def _lags(self, commits: Commits) -> Iterator[Family]:
-        now_ms = self._clock.now_ms()
-        places, records = [], []
-        timed, seconds = [], []
-        for group_id, offsets in in_slices(commits, self._pause):
-            for topic, index, offset in in_slices(offsets, self._pause):
-                partition = self._logs.partition(topic, index)
-                if partition is None:
-                    continue
-                found = lag(partition, offset, now_ms)
-                place = label_text(LAG.labels, (group_id, topic, index))
-                places.append(place)
-                records.append(found.records)
-                if found.seconds is not None:
-                    timed.append(place)
-                    seconds.append(found.seconds)
-        yield Family(LAG, places, records)
-        yield Family(LAG_SECONDS, timed, seconds)
+
+class _Lags:
+    """Columns of both metrics."""
+
+    def __init__(self, logs: LogTable, now_ms: int) -> None:
+        self._logs = logs
+        self._now_ms = now_ms
+        self.places: list[str] = []
+        self.records: list[int] = []
+        self.timed_places: list[str] = []
+        self.seconds: list[float] = []
+
+    def add(self, group_id: str, topic: str, index: int, offset: int) -> None:
+        partition = self._logs.partition(topic, index)
+        if partition is None:
+            return
+        found = lag(partition, offset, self._now_ms)
+        place = label_text(LAG.labels, (group_id, topic, index))
+        self.places.append(place)
+        self.records.append(found.records)
+        if found.seconds is not None:
+            self.timed_places.append(place)
+            self.seconds.append(found.seconds)
 
 
 def _is_empty(shard: GroupTable) -> bool:

@@ -62,6 +62,25 @@ class LogFacts(NamedTuple):
     end_offset: int
 
 
+class _Columns:
+    """Facts of many logs, by column. No object is kept for a row: the more there are, the longer Python's collector
+    holds the interpreter.
+    """
+
+    def __init__(self) -> None:
+        self._labels: list[str] = []
+        self._columns: tuple[list[int], ...] = ([], [], [], [])
+
+    def add(self, labels: str, facts: LogFacts) -> None:
+        self._labels.append(labels)
+        for column, value in zip(self._columns, facts, strict=True):
+            column.append(value)
+
+    def families(self, metrics: Sequence[Metric]) -> Iterator[Family]:
+        for metric, column in zip(metrics, self._columns, strict=True):
+            yield Family(metric, self._labels, column)
+
+
 class TopicLogMetrics:
     """Of each topic, and of each partition if `by_partition`."""
 
@@ -71,22 +90,24 @@ class TopicLogMetrics:
         self._pause = pause
 
     def collect(self) -> Iterator[Family]:
-        logs = [(log.name, log.partitions) for log in list(self._logs.by_id.values())]
+        logs = list(self._logs.by_id.values())
         yield TOPICS.value(len(logs))
-        yield PARTITIONS.value(sum(len(partitions) for _, partitions in logs))
-        topics: list[str] = []
-        places: list[str] = []
-        of_topics: list[LogFacts] = []
-        of_partitions: list[LogFacts] = []
-        for name, partitions in in_slices(logs, self._pause):
-            facts = [facts_of(partition) for partition in in_slices(partitions, self._pause)]
-            topics.append(label_text(LOG_BYTES.labels, (name,)))
-            of_topics.append(LogFacts(*map(sum, zip(*facts, strict=True))) if facts else LogFacts(0, 0, 0, 0))
-            if self._by_partition:
-                places += [label_text(PARTITION_END.labels, (name, partition.index)) for partition in partitions]
-                of_partitions += facts
-        yield from _families(BY_TOPIC, topics, of_topics)
-        yield from _families(BY_PARTITION, places, of_partitions)
+        yield PARTITIONS.value(sum(len(log.partitions) for log in logs))
+        topics, partitions = _Columns(), _Columns()
+        for log in in_slices(logs, self._pause):
+            log_bytes = unflushed_bytes = start_offset = end_offset = 0
+            for partition in in_slices(log.partitions, self._pause):
+                facts = facts_of(partition)
+                log_bytes += facts.log_bytes
+                unflushed_bytes += facts.unflushed_bytes
+                start_offset += facts.start_offset
+                end_offset += facts.end_offset
+                if self._by_partition:
+                    partitions.add(label_text(PARTITION_END.labels, (log.name, partition.index)), facts)
+            total = LogFacts(log_bytes, unflushed_bytes, start_offset, end_offset)
+            topics.add(label_text(LOG_BYTES.labels, (log.name,)), total)
+        yield from topics.families(BY_TOPIC)
+        yield from partitions.families(BY_PARTITION)
 
 
 def facts_of(partition: Partition) -> LogFacts:
@@ -99,8 +120,3 @@ def facts_of(partition: Partition) -> LogFacts:
         unflushed_bytes = 0
     log_bytes = unflushed_bytes + (state.data_bytes if state is not None else 0)
     return LogFacts(log_bytes, unflushed_bytes, partition.log_start_offset, partition.high_watermark())
-
-
-def _families(metrics: Sequence[Metric], labels: Sequence[str], facts: Sequence[LogFacts]) -> Iterator[Family]:
-    for place, metric in enumerate(metrics):
-        yield Family(metric, labels, [each[place] for each in facts])

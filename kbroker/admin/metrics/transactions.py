@@ -58,6 +58,7 @@ class TransactionMetrics:
         for shard_states, shard_oldest_ms in each_shard(self._transactions.shards, _is_empty, _read, self._clock):
             states.update(shard_states)
             oldest_ms = min(oldest_ms, shard_oldest_ms)
+            self._pause()
         yield STATES.by(((state,), count) for state, count in states.items())
         yield OLDEST.value((now_ms - oldest_ms) / 1000)
         yield ENDED.by(((result,), count) for result, count in self._transactions.ended.copy().items())

@@ -16,6 +16,7 @@ from kbroker.admin.http_server import (
     LINGER_SECONDS,
     LOOPBACK_CONNECTIONS_MAX,
     REQUEST_SECONDS,
+    UNSENT_BYTES_MAX,
     Answer,
     HttpServer,
 )
@@ -200,6 +201,17 @@ def test_a_client_that_reads_nothing_is_closed(served: Served) -> None:
     while piece := client.recv(1 << 20):
         received += len(piece)
     assert received < len(LARGE)  # what the two sockets held
+
+
+def test_unread_answers_are_bounded_in_bytes(served: Served) -> None:
+    fitting = UNSENT_BYTES_MAX // len(LARGE)
+    clients = []
+    for _ in range(2 * fitting):
+        clients.append(served.connect(b"GET /large HTTP/1.1\r\n\r\n"))
+        served.turns()
+        served.clock.advance(0.1)
+    assert fitting - 1 <= served.server.connection_count < 2 * fitting  # what the sockets took is not in memory
+    assert body(served.read(clients[-1])) == LARGE  # the newest stay
 
 
 def test_a_large_answer_arrives_whole(served: Served) -> None:
