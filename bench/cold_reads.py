@@ -319,7 +319,7 @@ def metric(broker: Kbroker, name: str) -> float:
 
 
 def gets(broker: Kbroker) -> float:
-    return metric(broker, 'kbroker_store_requests_total{operation="get"}')
+    return metric(broker, 'kbroker_store_requests_total{operation="get",result="ok"}')
 
 
 def ceiling(bench: Bench) -> float:

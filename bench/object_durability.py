@@ -43,7 +43,7 @@ def metrics(port: int) -> dict[str, float]:
     """What /metrics says."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
-    names = r"^(kbroker_(?:object|flush|hedge|store_requests)[a-z_]*(?:\{[^}]*\})?) (\S+)$"
+    names = r"^(kbroker_(?:object|flush|store_hedge|store_requests)[a-z_]*(?:\{[^}]*\})?) (\S+)$"
     found = re.findall(names, text, re.MULTILINE)
     return {name: float(value) for name, value in found}
 
@@ -133,7 +133,7 @@ def several(process: BrokerProcess, port: int, producers: int, seconds: float, b
     puts = sum(grown[name] for name in grown if name.startswith("kbroker_store_requests") and '"put"' in name)
     acks = max(grown.get("kbroker_object_ack_seconds_count", 0.0), 1)
     own_ms = grown.get("kbroker_object_ack_seconds_sum", 0.0) / acks * 1e3
-    windows = grown.get("kbroker_object_flushes_total", 0.0)
+    windows = grown.get("kbroker_flushes_awaited_total", 0.0)
     failed = sum(count for _, count in found)
     print(
         f"{producers:3} producers of {batch_kib:5} KiB: {size / took / 1e6:6.1f} MB/s  p50 "
@@ -165,8 +165,8 @@ def report(name: str, run: Run, seconds: float, port: int, before: dict[str, flo
         count = grown["kbroker_object_ack_seconds_count"]
         print(
             f"{'':>22}{count:.0f} requests, mean {grown['kbroker_object_ack_seconds_sum'] / max(count, 1) * 1e3:.1f}"
-            f" ms; {grown['kbroker_object_flushes_total']:.0f} windows,"
-            f" {grown['kbroker_hedged_puts_total']:.0f} hedged PUTs"
+            f" ms; {grown['kbroker_flushes_awaited_total']:.0f} windows,"
+            f" {grown['kbroker_store_hedged_puts_total']:.0f} hedged PUTs"
         )
 
 

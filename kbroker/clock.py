@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
+PAUSE_SECONDS = 50e-6
+
 
 class Clock(Protocol):
     """What the broker asks about time."""
@@ -26,6 +28,11 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+
+def let_threads_run() -> None:
+    """Lets other threads run Python code now. A sleep of 0 would not: the GIL is taken back before they are awake."""
+    time.sleep(PAUSE_SECONDS)
 
 
 class ManualClock:

@@ -28,9 +28,11 @@ KEPT = 5  # series before the newest that it is compared with
 CEILING = "ceiling"  # the broker that costs nothing
 Series = tuple[str, str, int]  # workload, options, cores
 LATENCIES = ("p50_ms", "p99_ms", "p99.9_ms")
-PACED = ("paced", "paced_busy", "ingest")  # at a rate that is given
-OWN_RATIOS = ("with_over_without", "idle_cpu_percent", "steady_over_lower", "least_over_median")
-LOWER_IS_BETTER = ("cpu/", *(f"{name}/" for name in LATENCIES), "idle_cpu_percent")
+PACED = ("paced", "paced_busy", "paced_scraped", "ingest")  # at a rate that is given
+OWN_RATIOS = (
+    "with_over_without", "idle_cpu_percent", "p99_scraped_over_unscraped", "steady_over_lower", "least_over_median",
+)  # fmt: skip
+LOWER_IS_BETTER = ("cpu/", *(f"{name}/" for name in LATENCIES), "idle_cpu_percent", "p99_scraped_over_unscraped")
 
 
 def entry(workload: str, runs: Mapping[str, Sequence[tuple[Result, float]]], options: str = "") -> dict[str, Any]:

@@ -215,9 +215,14 @@ class Kbroker(Server):
     def unflushed_bytes(self) -> float:
         return self._metric("kbroker_wal_unflushed_bytes ")
 
+    @property
+    def metrics_url(self) -> str:
+        """Where it is scraped."""
+        return f"http://127.0.0.1:{self.http_port}/metrics"
+
     def _metric(self, prefix: str) -> float:
         """The sum of the samples that begin so."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(self.metrics_url, timeout=10) as answer:
             lines = answer.read().decode().splitlines()
         return sum(float(line.split()[-1]) for line in lines if line.startswith(prefix))
 

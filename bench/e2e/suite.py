@@ -20,6 +20,8 @@ from bench.e2e.workloads import Result
 IDLE_SECONDS = 20.0
 SETTLE_SECONDS = 3.0  # for what comes with new connections and a new topic
 PARKED_PARTITIONS = 10_000
+SCRAPED_PARTITIONS, SCRAPED_TOPICS = 10_000, 10
+SCRAPED_GROUPS = 1_000  # with a commit for each of their share of the partitions
 PUT_CEILING_SECONDS = 24.0
 INGEST_SETTLES_SECONDS = 150.0  # until uploads follow what has come in since the start
 INGEST_SECONDS = 30.0
@@ -86,6 +88,31 @@ def _paced_with_floor(server: Server, topic: str, rate: int, count: int) -> Resu
 def _paced(rate: int, count: int) -> Workload:
     def workload(server: Server) -> Result:
         return _paced_with_floor(server, _topic(server, 1), rate, count)
+
+    return workload
+
+
+def _paced_scraped(rate: int, count: int) -> Workload:
+    """`paced` on a broker with SCRAPED_PARTITIONS and SCRAPED_GROUPS, without scrapes and with one a second."""
+
+    def workload(server: Server) -> Result:
+        assert isinstance(server, Kbroker)
+        paced = _topic(server, 1)
+        topics = [_topic(server, SCRAPED_PARTITIONS // SCRAPED_TOPICS) for _ in range(SCRAPED_TOPICS)]
+        for topic in topics:
+            workloads.rdkafka_produce(server, topic, SCRAPED_PARTITIONS, 100)
+        workloads.commit_starts(server, topics, SCRAPED_PARTITIONS // SCRAPED_TOPICS, SCRAPED_GROUPS)
+        server.settle()
+        time.sleep(SETTLE_SECONDS)
+        without = _paced_with_floor(server, paced, rate, count)
+        with workloads.scraped(server.metrics_url) as scrapes:
+            result = _paced_with_floor(server, paced, rate, count)
+        result.extra |= {
+            "p99_scraped_over_unscraped": result.extra["p99_ms"] / without.extra["p99_ms"],
+            "scrapes": len(scrapes),
+            "scrape_mb": statistics.median(scrapes) / 1e6,
+        }
+        return result
 
     return workload
 
@@ -221,6 +248,7 @@ def steady_state(rows: list[tuple[float, int]], size: int, wal_bytes: int) -> Re
 WORKLOADS: dict[str, Workload] = {
     "paced": _paced(1000, 20_000),
     "paced_busy": _paced_beside_uploads(1000, 20_000, 5_000_000, 50),
+    "paced_scraped": _paced_scraped(1000, 20_000),
     "ingest": _ingest(50),
     "b_rdk": _produce(workloads.rdkafka_produce, 1_500_000, 1024, 12),
     "a_rdk": _produce(workloads.rdkafka_produce, 1_500_000, 1024, 1),
@@ -247,6 +275,7 @@ WORKLOADS: dict[str, Workload] = {
 OPTIONS = {
     "steady": ["--wal-bytes", str(WAL_BYTES)],
     "steady_link": ["--wal-bytes", str(WAL_BYTES)],
+    "paced_scraped": ["--metrics-partitions", "--metrics-max-series", "200000"],
     "d1k_memory": ["--memory-bytes", "3GiB"],  # where Kafka has the page cache
     "d_memory": ["--memory-bytes", "3GiB"],
 }

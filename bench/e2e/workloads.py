@@ -6,8 +6,10 @@ import contextlib
 import re
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, TopicPartition
@@ -199,3 +201,35 @@ def steady_ingest(server: Server, topic: str, mb_per_second: int) -> Iterator[No
                 raise RuntimeError("the producer beside the measurement ended")
         finally:
             process.kill()
+
+
+def commit_starts(server: Server, topics: Sequence[str], partitions: int, groups: int) -> None:
+    """Each group commits offset 0 for its share of all partitions."""
+    places = [TopicPartition(topic, index, 0) for topic in topics for index in range(partitions)]
+    share = len(places) // groups
+    for number in range(groups):
+        consumer = Consumer({"bootstrap.servers": server.bootstrap, "group.id": f"group-{number}"})
+        consumer.commit(offsets=places[number * share : (number + 1) * share], asynchronous=False)
+        consumer.close()
+
+
+@contextlib.contextmanager
+def scraped(url: str) -> Iterator[list[int]]:
+    """While it is open, the metrics are scraped once a second: the bytes of each scrape."""
+    sizes: list[int] = []
+    end = threading.Event()
+
+    def scrape() -> None:
+        due = time.monotonic()
+        while not end.wait(max(0.0, due - time.monotonic())):
+            due += 1.0
+            with urllib.request.urlopen(url, timeout=30) as answer:
+                sizes.append(len(answer.read()))
+
+    thread = threading.Thread(target=scrape)
+    thread.start()
+    try:
+        yield sizes
+    finally:
+        end.set()
+        thread.join()

@@ -33,6 +33,7 @@ ACCEPTS_PER_TURN = 8
 # A newer connection replaces an old one. Connections from this machine have slots of their own, so that others cannot
 # keep its probes out.
 CONNECTIONS_MAX = 32
+UNSENT_BYTES_MAX = 64 << 20  # of all answers, then the oldest go; a scrape of 50,000 series has 5 MB
 LOOPBACK_CONNECTIONS_MAX = 32
 DESCRIPTORS_MAX = CONNECTIONS_MAX + LOOPBACK_CONNECTIONS_MAX + 5  # and one accepted too many, listener, selector, pair
 
@@ -48,6 +49,7 @@ _REASONS = {
     505: "HTTP Version Not Supported",
 }
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
+_ACCEPT = re.compile(rb"^accept:(.*?)\r?$", re.IGNORECASE | re.MULTILINE)
 _REQUEST_LINE = re.compile(r"([!-~]+) ([!-~]+) HTTP/(\d)\.\d", re.ASCII)
 
 
@@ -70,7 +72,7 @@ class _State(IntEnum):
 class _Connection:
     """One client. Owned by the server's thread."""
 
-    __slots__ = ("deadline", "head", "is_loopback", "method", "output", "socket", "state")
+    __slots__ = ("body", "deadline", "head", "is_loopback", "method", "output", "socket", "state")
 
     def __init__(self, connected: socket.socket, is_loopback: bool, deadline: float) -> None:
         self.socket = connected
@@ -79,17 +81,23 @@ class _Connection:
         self.state = _State.REQUEST
         self.head = bytearray()
         self.method = ""
-        self.output = memoryview(b"")
+        self.output = memoryview(b"")  # what is sent now: the head of the answer, ...
+        self.body = memoryview(b"")  # ... and what follows; not copied, as several may have the same
+
+    @property
+    def unsent_bytes(self) -> int:
+        return len(self.output) + len(self.body)
 
 
 class HttpServer:
     """Serves GET and HEAD on `listening` (non-blocking), which it owns. Call `start`, then `stop`.
 
-    `answer(path)` is called on the server's thread: it must not block, but may return a Future.
+    `answer(path, accept)` gets the path and the Accept header, "" without one. It is called on the server's thread: it
+    must not block, but may return a Future.
     """
 
     def __init__(
-        self, listening: socket.socket, answer: Callable[[str], Answer | Future[Answer]], clock: Clock
+        self, listening: socket.socket, answer: Callable[[str, str], Answer | Future[Answer]], clock: Clock
     ) -> None:
         self._listening = listening
         self._answer = answer
@@ -230,7 +238,8 @@ class HttpServer:
         elif connection.method not in ("GET", "HEAD"):
             self._finish(connection, Answer(501, b"GET and HEAD are served\n"))
         else:
-            answer = self._answer(target.partition("?")[0])
+            accept = b",".join(_ACCEPT.findall(head)).decode("latin-1")
+            answer = self._answer(target.partition("?")[0], accept)
             if isinstance(answer, Answer):
                 self._finish(connection, answer)
             else:
@@ -268,13 +277,26 @@ class HttpServer:
             f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}\r\nServer: kbroker\r\n"
             f"Content-Type: {answer.content_type}\r\nContent-Length: {len(answer.body)}\r\nConnection: close\r\n\r\n"
         )
-        connection.output = memoryview(head.encode() + (b"" if connection.method == "HEAD" else answer.body))
+        connection.output = memoryview(head.encode())
+        connection.body = memoryview(b"" if connection.method == "HEAD" else answer.body)
+        self._drop_unsent(connection)
         self._ignore(connection)
         self._selector.register(connection.socket, selectors.EVENT_WRITE, connection)
         self._serve(connection)
 
+    def _drop_unsent(self, newest: _Connection) -> None:
+        """Closes the connections whose answers have waited for longest, but not `newest`, until the rest fits."""
+        waiting = sorted((each for each in self._connections if each.unsent_bytes), key=lambda each: each.deadline)
+        excess = sum(each.unsent_bytes for each in waiting) - UNSENT_BYTES_MAX
+        for each in waiting:
+            if excess > 0 and each is not newest:
+                excess -= each.unsent_bytes
+                self._close(each)
+
     def _send(self, connection: _Connection) -> None:
         connection.output = connection.output[connection.socket.send(connection.output) :]
+        if not connection.output:
+            connection.output, connection.body = connection.body, memoryview(b"")
         if not connection.output:
             connection.state = _State.ANSWERED
             connection.deadline = self._clock.monotonic() + LINGER_SECONDS

@@ -32,6 +32,7 @@ MEMORY_SHARE = 8  # by default an eighth of what the process may use ...
 DEFAULT_MEMORY_BYTES_MIN, DEFAULT_MEMORY_BYTES_MAX = 256 * MIB, 4 * GIB  # ... within these
 ARENA_BYTES_MIN = 8 * MIB
 PRODUCER_SHARES = (0.01, 0.3)
+METRICS_SERIES_MIN = 5_000  # what a broker has without topics and groups fits
 EVERY_ADDRESS = ("0.0.0.0", "::")
 
 
@@ -56,6 +57,8 @@ class BrokerConfig:
     pack_below_bytes: int
     stop_timeout: float
     http_listen: tuple[str, int] | None
+    metrics_partitions: bool
+    metrics_max_series: int
     io_threads: int
     node_id: int
     share_groups: bool
@@ -160,6 +163,8 @@ def _range_faults(values: Mapping[str, Any], kafka: Mapping[str, Any]) -> Iterat
         yield "--object-cache: at least 64MiB"
     if values["flush_bytes"] < 1:
         yield "--flush-bytes: at least 1"
+    if values["metrics_max_series"] < METRICS_SERIES_MIN:
+        yield f"--metrics-max-series: at least {METRICS_SERIES_MIN}"
     if values["io_threads"] is not None and not 1 <= values["io_threads"] <= 64:
         yield "--io-threads: 1 to 64"
     advertised_host, _ = values["advertise"] or values["listen"]

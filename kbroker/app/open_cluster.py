@@ -81,7 +81,7 @@ def open_object_store(config: BrokerConfig, clock: Clock, stopping: threading.Ev
     health = StoreHealth(clock)
     counters, probe_counters = StoreCounters(health), StoreCounters()
     plain = CopiedObjects(MeteredStore(raw, counters, clock))
-    retrying = RetryingStore(plain, RetryPolicy(clock=clock, wait=stopping.wait))
+    retrying = RetryingStore(plain, RetryPolicy(clock=clock, wait=stopping.wait, on_retry=counters.note_retry))
     return OpenedStore(plain, retrying, counters, health, MeteredStore(raw, probe_counters, clock), probe_counters)
 
 
@@ -134,7 +134,7 @@ def open_cluster(
     `address` is the one that the listener is bound to, `lowest_epoch` the least that the claim is to have.
     """
     identity = data_dir.identity
-    retries = RetryPolicy(START_RETRY_SECONDS, clock=clock, wait=stopping.wait)
+    retries = RetryPolicy(START_RETRY_SECONDS, clock=clock, wait=stopping.wait, on_retry=store.counters.note_retry)
     keys, owned = _claim(config, data_dir, store, clock, retries, lowest_epoch)
     try:
         if owned.record.take_over:

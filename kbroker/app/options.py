@@ -122,7 +122,6 @@ OPTION_GROUPS: dict[str, tuple[Option, ...]] = {
     "Network": (
         Option("listen", parse_address, ("127.0.0.1", 9092), "HOST:PORT", "Kafka listener; port 0 picks one"),
         Option("advertise", parse_address, None, "HOST:PORT", "address told to clients (default: the listener's)"),
-        Option("http_listen", parse_address, None, "HOST:PORT", "serve /livez, /readyz and /metrics (default: no)"),
         Option("io_threads", parse_int, None, "N", "threads that own the sockets (default: a quarter of the cores)"),
         Option("share_groups", parse_bool, False, "", "serve share groups (KIP-932)"),
     ),
@@ -151,10 +150,15 @@ OPTION_GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         Option("stop_timeout", parse_seconds, 30.0, "SECONDS", "bound of a stop; what is not flushed by then is kept"),
     ),
-    "Logging": (
+    "Logs and metrics": (
         Option("log_level", _one_of(LOG_LEVELS, "log level"), "info", "LEVEL", "debug, info, warning or error"),
         Option(
             "log_format", _one_of(LOG_FORMATS, "log format"), "text", "FORMAT", "text, or json: one object an event"
+        ),
+        Option("http_listen", parse_address, None, "HOST:PORT", "serve /livez, /readyz and /metrics (default: no)"),
+        Option("metrics_partitions", parse_bool, False, "", "metrics of topics by partition, too"),
+        Option(
+            "metrics_max_series", parse_int, 50_000, "N", "most series of a scrape; groups and topics are cut first"
         ),
     ),
 }  # fmt: skip

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
-from kbroker.admin.metrics import Metrics, MetricSources
+from kbroker.admin.metrics.scrape import BrokerMetrics
 from kbroker.admin.readiness import OK, Readiness, State
 from kbroker.app.broker import Broker
+from kbroker.app.collectors import collectors
+from kbroker.clock import let_threads_run
 
 
 class BrokerStatus:
@@ -14,7 +14,8 @@ class BrokerStatus:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._metrics = Metrics(_metric_sources(broker))
+        series_max = broker.config.metrics_max_series
+        self._metrics = BrokerMetrics(collectors(broker, let_threads_run), series_max, broker.clock, let_threads_run)
         self._readiness = Readiness()
         self._readiness.add("broker", self._broker_state)
         self._readiness.add("log", self._log_state)
@@ -28,9 +29,9 @@ class BrokerStatus:
         """Whether clients can produce, and the state of each part."""
         return self._readiness.report()
 
-    def metrics(self) -> bytes:
-        """In Prometheus' text format."""
-        return self._metrics.render()
+    def metrics(self, openmetrics: bool) -> bytes:
+        """In OpenMetrics or in Prometheus' text format."""
+        return self._metrics.render(openmetrics)
 
     def _broker_state(self) -> State:
         broker = self._broker
@@ -47,29 +48,3 @@ class BrokerStatus:
         if since is None:
             return OK
         return State(f"unavailable since {since}", can_produce=not len(self._broker.wal.object_commits))
-
-
-def _metric_sources(broker: Broker) -> MetricSources:
-    return MetricSources(
-        wire=broker.wire,
-        wal=broker.wal,
-        unflushed_age=broker.unflushed_age,
-        flusher=broker.flusher,
-        cleaner=broker.cleaner,
-        converter=broker.converter,
-        proposals=broker.proposals,
-        manifest=broker.cluster.manifest,
-        store_counters=broker.store.counters,
-        probe_counters=broker.store.probe_counters,
-        store_health=broker.store.health,
-        object_reader=broker.object_reader,
-        cold_reader=broker.cold_reader,
-        heap=broker.heap,
-        pool_bounds=asdict(broker.config.pools),
-        producer_pool=broker.logs.producer_pool,
-        groups=broker.groups,
-        transactions=broker.transactions,
-        share_states=broker.share_states,
-        share_partitions=broker.share_partitions,
-        telemetry=broker.telemetry,
-    )

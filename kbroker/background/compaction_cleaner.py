@@ -37,8 +37,11 @@ FLUSH_LOOK_SECONDS = 0.2  # between checks of a requested flush
 
 @dataclass(slots=True)
 class CleanerMetrics:
-    """Counters since the start; read by the metrics endpoint without a lock."""
+    """Counters since the start, and what the last search for work found. Read by any thread without a lock."""
 
+    due_partitions: int = 0
+    dirty_bytes: int = 0  # of all compacted partitions
+    running: int = 0  # rounds
     rounds: int = 0
     records_read: int = 0
     records_kept: int = 0
@@ -106,6 +109,7 @@ class Cleaner:
         """(cleanable part, partition, config) of the partitions that are due."""
         image, now_ms = self._manifest.image, self._clock.now_ms()
         self.next_horizon_ms = None
+        dirty_bytes = 0
         for partition, config in compacted_partitions(self._table):
             place = (partition.topic_id, partition.index)
             with image.lock:
@@ -113,12 +117,14 @@ class Cleaner:
                 if state is None:
                     continue
                 found = cleanable(state, config, now_ms, lambda file: image.files[file].created_ms)
+            dirty_bytes += found.dirty_bytes
             if self.deadlines is not None:
                 found = self.deadlines.aged(place, found)
             if found.due(config, now_ms):
                 yield found, partition, config
             elif found.horizon_ms >= 0:
                 self.next_horizon_ms = min(self.next_horizon_ms or found.horizon_ms, found.horizon_ms)
+        self.metrics.dirty_bytes = dirty_bytes
 
     def _choose(self) -> tuple[Any, Any] | None:
         """Locks and returns the dirtiest partition that is due; overdue ones first."""
@@ -126,6 +132,7 @@ class Cleaner:
         due = sorted(
             self._candidates(), key=lambda item: (item[0].overdue(item[2], now_ms), item[0].ratio), reverse=True
         )
+        self.metrics.due_partitions = len(due)
         for _, partition, config in due:
             place = (partition.topic_id, partition.index)
             if not self._is_put_off(place) and self._locks.acquire(place):
@@ -154,6 +161,7 @@ class Cleaner:
             return None
         partition, config = chosen
         place = (partition.topic_id, partition.index)
+        self._note_running(1)
         try:
             report = self._compact(partition, config)
             self._put_off(place, 0.0 if report is not None else RETRY_SECONDS)
@@ -166,7 +174,12 @@ class Cleaner:
                 self._put_off(place, RETRY_SECONDS)  # other partitions get their turn
             raise
         finally:
+            self._note_running(-1)
             self._locks.release(place)
+
+    def _note_running(self, change: int) -> None:
+        with self._lock:
+            self.metrics.running += change
 
     def _compact(self, partition: Any, config: Any) -> RoundReport | None:
         started = self._clock.monotonic()

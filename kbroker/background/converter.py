@@ -56,6 +56,7 @@ class ConverterSettings:
 class ConverterMetrics:
     """Counters since the start; read by the metrics endpoint without a lock. Orphans are those of the last sweep."""
 
+    buffered_bytes: int = 0  # of the job that runs: its inputs and its outputs
     jobs: int = 0
     objects_replaced: int = 0
     objects_written: int = 0
@@ -148,8 +149,11 @@ class Converter:
                 self._yield_until = self._clock.monotonic() + YIELD_SECONDS_MAX
                 self._yield()  # without any partition locked
                 self._choose_job(merges)
+            buffered = sum(merge.total_bytes for merge in merges)
+            self.metrics.buffered_bytes = 2 * min(buffered, self.settings.merger.buffer_bytes)
             return self._run(merges) if merges else None
         finally:
+            self.metrics.buffered_bytes = 0
             for place in {merge.place for merge in merges}:
                 self._locks.release(place)
 

@@ -27,7 +27,7 @@ from kbroker.storage.ledger.numbered_log import Fenced
 from kbroker.storage.ledger.ownership import Superseded
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.manifest import Manifest
-from kbroker.storage.manifest.partition_state import PartitionState
+from kbroker.storage.manifest.partition_state import PartitionState, RefRow
 from kbroker.storage.stores.object_store import ObjectStore, StoreError
 from kbroker.topic_config import TopicConfig
 
@@ -39,6 +39,7 @@ PRODUCER_EXPIRY_SECONDS = 600.0
 RECORD_PARTITIONS_MAX = 1_000  # changed by one manifest record
 EXPIRED_MAX = 5_000  # objects of one partition per pass, which holds the image's lock
 RECORD_EXPIRED_MAX = 20_000  # objects of all partitions in one manifest record
+LENGTH_COLUMN = RefRow._fields.index("length")
 WAITING_MAX = 100_000  # queued keys: with more, nothing else expires for now
 
 
@@ -86,6 +87,8 @@ class Retention:
         producer_id_expiration_ms: int = limits.PRODUCER_ID_EXPIRATION_MS,
     ) -> None:
         self.deleted_keys = 0
+        self.expired_objects = 0  # each partition's part of a pack is one
+        self.expired_bytes = 0
         self.last_error: str | None = None
         self._table = table
         self._manifest = manifest
@@ -186,8 +189,10 @@ class Retention:
 
     def _move_log_starts(self, expired: list[tuple[Partition, TopicConfig]]) -> list[Partition]:
         targets: list[tuple[Partition, int]] = []
+        objects = size = 0
 
         def change(image: ManifestImage) -> dict[str, Any] | None:
+            nonlocal objects, size
             partitions: dict[str, dict[str, Any]] = {}
             for partition, config in expired:
                 state = image.partition(partition.topic_id, partition.index)
@@ -198,6 +203,8 @@ class Retention:
                     delta = {"s": target, "g": config.file_delete_delay_ms}
                     partitions.setdefault(partition.topic_id.hex(), {})[str(partition.index)] = delta
                     targets.append((partition, target))
+                    rows = state.rows(0, state.index_of(target))
+                    objects, size = objects + len(rows), size + int(rows[:, LENGTH_COLUMN].sum())
             return {"p": partitions} if partitions else None
 
         def before_apply() -> None:
@@ -205,6 +212,8 @@ class Retention:
                 partition.log.raise_log_start(target)
 
         self._manifest.commit(change, before_apply)
+        self.expired_objects += objects
+        self.expired_bytes += size
         return [partition for partition, _ in targets]
 
     def delete_once(self) -> int:

@@ -50,8 +50,8 @@ class _Read:
 class ColdReader:
     """The cold side of fetches and offset look-ups. Without a reader yet (`read_from`) every fetch is put off.
 
-    `requests` counts reads, `deferred` those that were put off because unread answers hold too much memory
-    or too many reads wait, `failures` those that ended in an error. One lock protects the table of running reads.
+    Each fetch counts once: in `from_memory`, `from_store`, `failures`, or `deferred` when unread answers hold too much
+    memory or too many reads wait. One lock protects the table of running reads.
     """
 
     def __init__(self, reader: ObjectReader | None = None, threads: int = THREADS) -> None:
@@ -61,7 +61,8 @@ class ColdReader:
         self._lock = threading.Lock()
         self._running: dict[tuple[bytes, int, int], _Read] = {}
         self._waiting = 0
-        self.requests = 0
+        self.from_memory = 0
+        self.from_store = 0  # or from the folder of --object-cache
         self.deferred = 0
         self.failures = 0
         if reader is not None:
@@ -78,6 +79,11 @@ class ColdReader:
         """No read runs or waits for a thread."""
         return not self._running
 
+    @property
+    def waiting(self) -> int:
+        """Fetches whose read is queued or runs."""
+        return self._waiting
+
     # -- fetches -----------------------------------------------------------------------------------------------
 
     def request(self, log: PartitionLog, offset: int, upper: int, max_bytes: int, callback: Callback) -> None:
@@ -86,13 +92,13 @@ class ColdReader:
         At once and on this thread when memory holds them, else on a pool thread. No buffers: there is nothing to read
         below `upper`, or not now; the fetch waits its time and asks again.
         """
-        self.requests += 1
         if not self._opened or self._reader.crowded:
             self.deferred += 1
             callback([])
             return
         found = self._reader.cached(log.partition.topic_id, log.partition.index, offset, upper, max_bytes)
         if found is not None:
+            self.from_memory += 1
             callback(found.parts)
             return
         if not self._enqueue(log, offset, upper, max_bytes, callback):
@@ -141,6 +147,7 @@ class ColdReader:
                 result = []
             else:
                 result = self.read(read.log, read.offset, upper, max_bytes)
+                self.from_store += 1
         except (StoreError, CorruptionError, OSError) as error:
             self.failures += 1
             logger.warning("cold read of %s-%d at %d: %s", partition.topic, partition.index, read.offset, error)

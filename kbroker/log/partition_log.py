@@ -47,6 +47,10 @@ class PartitionLog:
         """The object that holds `offset`, or the first one above it."""
         return self._image.find(self.partition.topic_id, self.partition.index, offset)
 
+    def timestamp_near(self, offset: int) -> int:
+        """As ManifestImage.timestamp_near."""
+        return self._image.timestamp_near(self.partition.topic_id, self.partition.index, offset)
+
     def objects_from(self, offset: int) -> Iterator[ObjectRef]:
         """Objects from the one that holds `offset` on."""
         return self._image.objects_from(self.partition.topic_id, self.partition.index, offset)

@@ -76,8 +76,8 @@ def without_tombstones(values: Expected) -> Expected:
 
 def rounds_of(port: int) -> float:
     values = metrics(port)
-    assert values["kbroker_cleaner_failures_total"] == 0
-    return values["kbroker_cleaner_rounds_total"]
+    assert values["kbroker_compaction_failures_total"] == 0
+    return values["kbroker_compaction_rounds_total"]
 
 
 @pytest.mark.crash

@@ -92,12 +92,12 @@ def test_probes_and_metrics_are_served(kbroker) -> None:
     kbroker.run("flush", "--data-dir", str(kbroker.broker.data_dir))
     after = kbroker.metrics()
     for name in ("kbroker_requests_total", "kbroker_request_bytes_total", "kbroker_response_bytes_total",
-                 "kbroker_request_seconds_count", "kbroker_wal_syncs_total", "kbroker_wal_written_bytes_total",
+                 "kbroker_request_seconds_count", "kbroker_wal_sync_seconds_count", "kbroker_wal_written_bytes_total",
                  "kbroker_flushes_total", "kbroker_flush_bytes_total", "kbroker_store_requests_total",
                  "kbroker_store_sent_bytes_total"):  # fmt: skip
         assert after[name] > before.get(name, 0), name
-    for name in ("kbroker_memory_bytes", "kbroker_wal_disk_bytes", "kbroker_connections", "kbroker_groups",
-                 "kbroker_cache_lookups_total", "kbroker_cold_reads_total"):  # fmt: skip
+    for name in ("kbroker_memory_bytes", "kbroker_wal_disk_bytes", "kbroker_connections", "kbroker_group_members",
+                 "kbroker_range_cache_lookups_total", "kbroker_cold_reads_total"):  # fmt: skip
         assert name in after
     with pytest.raises(urllib.error.HTTPError):
         kbroker.get("/no-such")

@@ -230,6 +230,6 @@ def test_metrics_count_cold_reads(bucket: Bucket, tmp_path: Path) -> None:
     read_all(broker, 3000)
     with urllib.request.urlopen("http://127.0.0.1:19693/metrics", timeout=30) as answer:
         text = answer.read().decode()
-    for name in ("kbroker_object_cache_bytes ", 'kbroker_cache_lookups_total{result="ahead"}', "kbroker_merged_reads"):
+    for name in ("kbroker_folder_cache_bytes ", "kbroker_read_ahead_bytes_total ", "kbroker_coalesced_reads_total "):
         assert name in text
     assert broker.stop() == 0

@@ -50,7 +50,7 @@ class Running:
     def waits(self) -> int:
         """How often a request has found no room in the log; a waiting one counts repeatedly."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/metrics", timeout=SECONDS) as answer:
-            found = re.search(rb"^kbroker_wal_waits_total (\S+)$", answer.read(), re.MULTILINE)
+            found = re.search(rb"^kbroker_wal_append_waits_total (\S+)$", answer.read(), re.MULTILINE)
         assert found
         return int(float(found[1]))
 

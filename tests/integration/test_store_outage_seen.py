@@ -62,7 +62,7 @@ def test_a_killed_store_and_its_return_are_reported(tmp_path: Path) -> None:
             broker.start()
             assert seen.readyz() == (200, {"ready": True, "broker": "ok", "log": "ok", "store": "ok"})
             before = seen.metrics()
-            assert not any(name.startswith("kbroker_store_errors") and "Precondition" in name for name in before)
+            assert not any(name.startswith("kbroker_store_requests") and "Precondition" in name for name in before)
             probed = [name for name in before if name.startswith("kbroker_store_probe_errors_total")]
             assert any("PreconditionFailed" in name for name in probed)
             assert produce(broker, "t") == 0
@@ -75,11 +75,11 @@ def test_a_killed_store_and_its_return_are_reported(tmp_path: Path) -> None:
             assert seen.readyz()[0] == 200  # producers continue
             assert produce(broker, "t") == 0
             until(lambda: seen.metrics()["kbroker_unflushed_age_seconds"] >= 3, "age of what is not flushed")
-            until(lambda: seen.metrics()["kbroker_flush_failures_total"] > 2, "failures of flushes")
+            until(lambda: seen.metrics()["kbroker_flush_retries_total"] > 2, "failures of flushes")
             during = seen.metrics()
             assert during["kbroker_store_consecutive_failures"] > 0
             assert during["kbroker_wal_unflushed_bytes"] > 0
-            assert any("StoreUnavailable" in name for name in during if name.startswith("kbroker_store_errors_total"))
+            assert any("StoreUnavailable" in name for name in during if name.startswith("kbroker_store_requests_total"))
             assert broker.log().count("the object store is unavailable") == 1
             assert "the object store answers again" not in broker.log()
 

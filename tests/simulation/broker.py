@@ -335,7 +335,7 @@ class SimulatedBroker:
     def _count(self) -> None:
         seen, image = self._world.seen, self.cluster.manifest.image
         seen["flushes"] += self.flusher.metrics.flushes
-        seen["packs"] += self.flusher.metrics.packs
+        seen["packs"] += self.flusher.metrics.objects["pack"]
         seen["merges"] += self.converter.metrics.jobs
         seen["compactions"] += self.cleaner.metrics.rounds
         seen["keys deleted"] += self.retention.deleted_keys

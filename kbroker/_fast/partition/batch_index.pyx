@@ -332,5 +332,32 @@ cdef class BatchIndex:
         return self.find_timestamp(-0x7FFFFFFFFFFFFFFF, upper, True)
 
 
+    def timestamp_near(self, int64_t offset):
+        """About the timestamp of the record at ``offset``, without a read; None below what is read from the WAL, -1 if
+        the records have none.
+
+        In segments that are not sealed it is the largest of the batch. In a sealed one it is interpolated between the
+        largest of the segment before, if the WAL holds that, and its own.
+        """
+        cdef const Slice* s
+        cdef int32_t i
+        cdef int64_t number
+        if offset < self.wal_start_offset():
+            return None
+        i = slices_find(&self.slices, offset)
+        if i < self.slices.first + self.slices.count:
+            s = &self.slices.items[i]
+            if i == self.slices.first or not 0 <= self.slices.items[i - 1].max_timestamp < s.max_timestamp:
+                return s.max_timestamp
+            return interpolated(self.slices.items[i - 1].max_timestamp, s.max_timestamp, offset - s.first_offset,
+                                s.last_offset + 1 - s.first_offset)
+        number = dense_find(&self.dense, offset)
+        return dense_at(&self.dense, number).max_timestamp if number < self.dense.first + self.dense.count else -1
+
+
+cdef int64_t interpolated(int64_t low, int64_t high, int64_t part, int64_t whole) noexcept:
+    return low + <int64_t>(<double>(high - low) * part / whole)
+
+
 cdef tuple entry_fields(const IndexRecord* e):
     return (e.base_offset, e.lsn, e.max_timestamp, e.size, e.last_offset_delta)

@@ -23,6 +23,7 @@ cdef class ProduceRequest(Request):
     cdef ProduceFrame* parsed           # owned through `produce` until its frame is freed, then directly
     cdef list partitions                # Partition or None, one for each item
     cdef int32_t position               # next item to append
+    cdef int64_t stalled_at_ms          # when `stalled` was set
     cdef bint expired                   # no more appends: answer NOT_ENOUGH_REPLICAS
     cdef bint wants_producer            # it waits for room for a new producer id
     cdef bint failed                    # some partition has an error (acks=0 closes the connection)

@@ -319,6 +319,7 @@ cdef class ProduceRequest(Request):
         self.push_pending(None)
         if not self.stalled:
             self.stalled = True
+            self.stalled_at_ms = self.sink.loop_ms
             _own(self.produce, self.budget)
         self.wants_producer = for_producer
         if for_producer:
@@ -378,6 +379,7 @@ cdef class ProduceRequest(Request):
         self.partitions = None
         self.blocking = False
         if self.stalled:
+            self.sink.wal.room_waited_ms += self.sink.loop_ms - self.stalled_at_ms
             self.sink.unstall(self)
             self.sink.clear_deadline(self)
         if self.end_lsn == 0 or self.parsed.acks == 0:

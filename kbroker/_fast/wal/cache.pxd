@@ -30,6 +30,7 @@ cdef class WalCache:
     cdef list threads
     cdef readonly int64_t hits
     cdef readonly int64_t misses        # loads that sends waited for
+    cdef readonly int64_t full          # waits of sends for a free block
     cdef readonly int64_t reads         # system calls for blocks
     cdef readonly int64_t loaded_bytes
     cdef readonly int64_t buffered_loads    # through the page cache

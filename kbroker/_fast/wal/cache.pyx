@@ -196,6 +196,7 @@ cdef class WalCache:
                 self.table.move(i, LIST_URGENT)
             self.misses += 1
         elif i == CACHE_FULL:
+            self.full += 1
             self.waiters.hungry |= <uint64_t>1 << waiter
         pthread_mutex_unlock(&self.lock)
         return i

@@ -1,6 +1,7 @@
 from libc.stdint cimport int16_t, int32_t, int64_t
 
 from kbroker._fast.base.atomic cimport load64
+from kbroker._fast.base.histogram cimport Histogram
 from kbroker._fast.base.kafka cimport KAFKA_STORAGE_ERROR
 from kbroker._fast.base.pthread cimport monotonic_ns, pthread_cond_t
 from kbroker._fast.wal.cache cimport WalCache
@@ -37,6 +38,11 @@ cdef class Wal(ReadableLog):
     cdef readonly int64_t failed_files
     cdef readonly int64_t group_waits    # commits that waited for company (decision 004)
     cdef readonly int64_t commit_ns      # time in write and sync, in total
+    cdef Histogram sync_us               # of each commit: microseconds in write and sync, ...
+    cdef Histogram commit_bytes          # ... bytes, and ...
+    cdef Histogram commit_batches        # ... batches
+    # -- written by the I/O threads, with the GIL
+    cdef public int64_t room_waited_ms   # by Produce requests that found no room, in total
     cdef inline int32_t failure(self) noexcept nogil:    # the Kafka error behind APPEND_FAILED
         return self.refusal if self.refusal else KAFKA_STORAGE_ERROR
 

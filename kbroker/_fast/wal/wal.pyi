@@ -8,6 +8,8 @@ from kbroker._fast.wal.faults import Faults
 from kbroker._fast.wal.group_commit import GroupCommit
 from kbroker._fast.wal.reads import ReadableLog
 
+CountsAndSum = tuple[list[int], int]
+
 class Wal(ReadableLog):
     keeper: Any  # SegmentKeeper of kbroker.storage.wal.keeper, which imports this module
     def __init__(
@@ -49,6 +51,8 @@ class Wal(ReadableLog):
     def group_waits(self) -> int: ...
     @property
     def commit_ns(self) -> int: ...
+    room_waited_ms: int
+    def commit_histograms(self) -> tuple[CountsAndSum, CountsAndSum, CountsAndSum]: ...
     @property
     def failed(self) -> bool: ...
     @property

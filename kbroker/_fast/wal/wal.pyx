@@ -15,6 +15,7 @@ from libc.stdint cimport INT64_MAX, int16_t, int64_t
 from posix.time cimport timespec
 
 from kbroker._fast.base.atomic cimport load64, store64
+from kbroker._fast.base.histogram cimport histogram_add, histogram_values
 from kbroker._fast.base.invariant cimport invariant
 from kbroker._fast.base.kafka cimport KAFKA_STORAGE_ERROR
 from kbroker._fast.base.pthread cimport (
@@ -98,6 +99,9 @@ cdef class Wal(ReadableLog):
         pthread_mutex_lock(&self.lock)
         store64(&self.commit_ended_ns, ended_ns)
         self.commit_ns += ended_ns - began_ns
+        histogram_add(&self.sync_us, (ended_ns - began_ns) // 1000)
+        histogram_add(&self.commit_bytes, end - start)
+        histogram_add(&self.commit_batches, cut - self.group.cut)
         self.group.committed(cut, self.entries, end - start, ended_ns - began_ns)
         if error != 0:
             self.last_errno = error
@@ -267,6 +271,11 @@ cdef class Wal(ReadableLog):
         self.object_commits.remove_wakeup_fd(fd)
 
     # -- state -------------------------------------------------------------------------------------------------
+
+    def commit_histograms(self):
+        """Of microseconds in write and sync, bytes, and batches of a commit: ([counts by power of two], sum) each."""
+        return (histogram_values(&self.sync_us), histogram_values(&self.commit_bytes),
+                histogram_values(&self.commit_batches))
 
     @property
     def wants_flush(self):

@@ -8,6 +8,7 @@ from typing import Any
 
 from kbroker.clock import Clock
 from kbroker.coordinator.group import admin as group_admin
+from kbroker.coordinator.group.activity import GroupActivity
 from kbroker.coordinator.group.changed_topics import ChangedTopics
 from kbroker.coordinator.group.classic import join as join_group
 from kbroker.coordinator.group.classic import rebalance
@@ -91,6 +92,7 @@ class GroupCoordinator:
         self.dynamic = environment.dynamic
         # Called by the loop thread when a member of a share group has left or was removed.
         self.on_share_member_left: Callable[[str, str], None] = lambda group_id, member_id: None
+        self.activity = GroupActivity()
         self.shards: ShardSet[GroupShard] = ShardSet(
             "group-coordinator",
             config,
@@ -103,6 +105,7 @@ class GroupCoordinator:
                 lambda: self.counts,
                 environment,
                 None if share_states is None else self._partition_states(share_states),
+                self.activity,
             ),
             open_logs=open_logs,
             ensure_topic=ensure_topic,

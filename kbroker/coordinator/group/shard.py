@@ -130,6 +130,7 @@ class GroupShard(GroupTable):
             offsets.remove(topic, partition)
         else:
             offsets.put(topic, partition, value)
+            self.activity.committed_offsets += self.is_live
         self.counts.offsets += offsets.count - count
         self.counts.bytes += offsets.bytes - size
 

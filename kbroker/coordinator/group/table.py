@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, ClassVar, TypeVar
 
+from kbroker.coordinator.group.activity import GroupActivity
 from kbroker.coordinator.group.config import GroupConfig
 from kbroker.coordinator.group.environment import GroupEnvironment
 from kbroker.coordinator.group.memory import GroupCounts, GroupMemory
@@ -169,8 +170,9 @@ class GroupTable(ABC):
         total: Callable[[], GroupCounts] | None = None,
         environment: GroupEnvironment | None = None,
         share_states: PartitionStates[GroupTable] | None = None,
+        activity: GroupActivity | None = None,
     ) -> None:
-        """`total` is the sum of all shards' counts.
+        """`total` is the sum of all shards' counts; `activity` is common to all shards.
 
         `share_states` None: share groups are not served; their records in the log are kept.
         """
@@ -178,6 +180,7 @@ class GroupTable(ABC):
         self.now_ms = now_ms  # wall clock
         self.topic_exists = topic_exists
         self.counts = GroupCounts()
+        self.activity = activity or GroupActivity()
         self._total = total or (lambda: self.counts)
         self.environment = environment or GroupEnvironment()
         self.share_states = share_states

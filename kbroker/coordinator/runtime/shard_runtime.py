@@ -53,9 +53,11 @@ class ShardRuntime(Generic[S]):
         config: ShardConfig,
         executor: Executor,
         new_shard: Callable[[], S],
-        on_loaded: Callable[[], None] = lambda: None,
+        on_loaded: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        """`on_loaded` is called on the loop thread at the end of each load."""
+        """`on_loaded` is called on the loop thread at the end of each load, with its seconds without the wait for a
+        worker.
+        """
         self._loop = loop
         self._clock = clock
         self._config = config
@@ -82,7 +84,6 @@ class ShardRuntime(Generic[S]):
             on_written=self._snapshots.on_written,
             on_lost=self._reload,
         )
-        self.load_seconds = 0.0  # of the last load, without its wait for a worker
         self.loaded_records = 0  # in the last load
         self.state = ShardState.ABSENT
         self.shard: S = new_shard()
@@ -201,7 +202,7 @@ class ShardRuntime(Generic[S]):
         self._loader.start(log)
 
     def _loaded(self, log: InternalLog, shard: S, size: LogSize, seconds: float) -> None:
-        self.load_seconds, self.loaded_records = seconds, size.total_records
+        self.loaded_records = size.total_records
         self.shard = shard
         shard.attach(self)
         self.state = ShardState.ACTIVE
@@ -210,7 +211,7 @@ class ShardRuntime(Generic[S]):
         self._execute(shard.activate(), internal(lambda shard, future: None))
         for request in waiting:
             self.submit(request)
-        self._on_loaded()
+        self._on_loaded(seconds)
 
     def _reload(self, error: ErrorCode) -> None:
         """Goes back to what is durable; waiting requests get `error`."""

@@ -17,6 +17,7 @@ from kbroker.coordinator.runtime.result import complete
 from kbroker.coordinator.runtime.shard_runtime import S, ShardRuntime, ShardState
 from kbroker.errors import ErrorCode
 from kbroker.futures import gather
+from kbroker.histogram import WORK_SECONDS, Histogram
 from kbroker.log.internal_log import InternalLog
 from kbroker.log_throttle import UNTHROTTLED
 
@@ -51,6 +52,7 @@ class ShardSet(Generic[S]):
         self._ensure_topic = ensure_topic
         self._executor = executor or ThreadPoolExecutor(config.load_threads, thread_name_prefix=f"{name}-load")
         self.runtimes = [self._new_runtime() for _ in range(partitions)]
+        self.load_seconds = Histogram(WORK_SECONDS)  # of single shards; written by the loop thread
         self.has_topic = False
         self._creating_topic = False
         self._waiting_for_topic: list[tuple[str | None, Request]] = []
@@ -93,12 +95,13 @@ class ShardSet(Generic[S]):
         """Callbacks that the loop thread has not run yet, and requests that wait in the shards."""
         return self.loop.queue_length + sum(runtime.queue_length for runtime in self.runtimes)
 
-    def _note_loaded(self) -> None:
+    def _note_loaded(self, seconds: float) -> None:
+        self.load_seconds.add(seconds)
         if self._opened_at and all(runtime.state is ShardState.ACTIVE for runtime in self.runtimes):
-            seconds, self._opened_at = self.clock.monotonic() - self._opened_at, 0.0
+            total_seconds, self._opened_at = self.clock.monotonic() - self._opened_at, 0.0
             records = sum(runtime.loaded_records for runtime in self.runtimes)
             logger.info(
-                "%s: %d records in %d shards read in %.2f s", self.name, records, len(self.runtimes), seconds,
+                "%s: %d records in %d shards read in %.2f s", self.name, records, len(self.runtimes), total_seconds,
                 extra=UNTHROTTLED,
             )  # fmt: skip
 

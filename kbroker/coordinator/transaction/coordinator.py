@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor, Future
 from functools import partial
@@ -57,6 +58,7 @@ class TransactionCoordinator:
         self.config = config
         self.write_marker = write_marker
         self._coordinator_epoch = coordinator_epoch
+        self.ended: Counter[str] = Counter()  # transactions since the start, by result; written by the loop thread
         self.verification_enabled = True  # transaction.partition.verification.enable; the produce path reads it
         self.shards: ShardSet[TransactionShard] = ShardSet(
             "transaction-coordinator",
@@ -72,6 +74,7 @@ class TransactionCoordinator:
                 total_ids=lambda: self.transactional_ids,
                 total_id_bytes=lambda: self.id_bytes,
                 total_partition_bytes=lambda: self.partition_bytes,
+                ended=self.ended,
             ),
             open_logs=open_logs,
             ensure_topic=ensure_topic,

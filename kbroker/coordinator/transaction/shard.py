@@ -7,6 +7,7 @@ which markers are still to be written, follows from the state and is rebuilt aft
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from sys import getsizeof
 
@@ -30,6 +31,8 @@ IDS_SHARE = 0.75  # of the bytes: ids live for days; the rest is for partitions,
 
 _COMPLETE_RETRY_MS = 100
 
+RESULTS = {TransactionState.COMPLETE_COMMIT: "committed", TransactionState.COMPLETE_ABORT: "aborted"}
+
 
 class TransactionShard:
     """State of one shard. Loop thread only (during a load: its worker thread only); other threads read its sizes.
@@ -49,8 +52,10 @@ class TransactionShard:
         total_ids: Callable[[], int],
         total_id_bytes: Callable[[], int],
         total_partition_bytes: Callable[[], int],
+        ended: Counter[str] | None = None,
     ) -> None:
         self.config = config
+        self.ended = Counter() if ended is None else ended  # transactions by result, for metrics; of all shards
         self.take_producer_id = take_producer_id
         self.transactions: dict[str, Transaction] = {}
         self.markers = MarkerWriter(write_marker, coordinator_epoch, post, self._markers_written)
@@ -167,6 +172,8 @@ class TransactionShard:
             self.transactions.pop(record.transactional_id, None)
         else:
             self.transactions[record.transactional_id] = record.value
+        if self._runtime is not None and record.value is not None and record.value.state in RESULTS:
+            self.ended[RESULTS[record.value.state]] += before is None or before.state.is_prepared
         if record.value is None or not record.value.state.is_prepared:
             self.waits.resume(record.transactional_id)
 

@@ -23,6 +23,7 @@ from kbroker.storage.flush.pacing import Pacer, spread_bytes
 from kbroker.storage.flush.plan import PlannedImage, PlannedObject
 from kbroker.storage.formats.klix import BATCH_DTYPE, encode_footer
 from kbroker.storage.formats.pack import PackImage, encode_directory
+from kbroker.storage.manifest.partition_state import KFS, PACK
 from kbroker.storage.stores.joined_body import JoinedBody
 from kbroker.storage.stores.object_store import BodySource, BytesBody
 
@@ -103,8 +104,8 @@ class BuiltObject:
     A KafScale segment also has its index.
     """
 
+    kind: str  # KLIX, PACK or KFS
     topic: str
-    pack: bool
     body: BodySource
     crc32c: int
     images: list[BuiltImage]
@@ -136,7 +137,7 @@ class ObjectBuilder:
 
     def build(self, planned: PlannedObject) -> BuiltObject:
         """Checks every batch of a planned object. CorruptionError names the damaged batch."""
-        if planned.kfs:
+        if planned.kind == KFS:
             return self._build_segment(planned.images[0])
         parts: list[BodySource] = []
         images: list[BuiltImage] = []
@@ -146,19 +147,20 @@ class ObjectBuilder:
             images.append(image)
             crc = combine(crc, image.crc32c, image.length)
             position += image.length
-        if planned.pack:
+        topic = planned.images[0].topic
+        if planned.kind == PACK:
+            topic = ""
             directory = encode_directory([directory_entry(image) for image in images])
             parts.append(BytesBody(directory))
             crc = crc32c(directory, crc)
-        topic = "" if planned.pack else planned.images[0].topic
-        return BuiltObject(topic, planned.pack, JoinedBody(parts), crc, images)
+        return BuiltObject(planned.kind, topic, JoinedBody(parts), crc, images)
 
     def _build_segment(self, plan: PlannedImage) -> BuiltObject:
         batches = WalBody(self._wal, plan.entries)
         scan = self._scan(plan)
         pair = build_pair(plan.entries, scan.record_counts, batches, scan.crc, self._now_ms)
         image = self._described(plan, scan, pair.start, pair.length, pair.body_crc32c)
-        return BuiltObject(plan.topic, False, pair.body, pair.crc32c, [image], pair.index)
+        return BuiltObject(KFS, plan.topic, pair.body, pair.crc32c, [image], pair.index)
 
     def _build_image(self, plan: PlannedImage, start: int, parts: list[BodySource]) -> BuiltImage:
         body = WalBody(self._wal, plan.entries)

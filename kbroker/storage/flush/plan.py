@@ -17,6 +17,7 @@ from kbroker._fast.wal.scan import following_entry
 from kbroker.errors import CorruptionError
 from kbroker.storage.formats.klix import ENTRY_BYTES, TRAILER_BYTES, footer_length
 from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.partition_state import KFS, KLIX, PACK
 
 ENTRY_BYTES_MIN = 72 + 61  # entry header and batch header
 WIDEN_MAX = 8
@@ -82,9 +83,8 @@ class PlannedImage:
 class PlannedObject:
     """One object to upload: a KLIX object of one image, a pack of many, or a KafScale segment of one run of batches."""
 
+    kind: str  # KLIX, PACK or KFS
     images: list[PlannedImage]
-    pack: bool
-    kfs: bool = False
 
     @property
     def approximate_bytes(self) -> int:
@@ -140,13 +140,13 @@ def plan_flush(
     for run, _ in runs:
         if run.topic_id in kfs_topics:
             pieces = _cut(run, bounds.segment_bytes_max)
-            plan.objects += [PlannedObject([piece], False, kfs=True) for piece in pieces]
+            plan.objects += [PlannedObject(KFS, [piece]) for piece in pieces]
         elif run.body_bytes < bounds.pack_below_bytes:
             small.append(run)
         else:
-            plan.objects += [PlannedObject([piece], False) for piece in _cut(run, bounds.object_bytes_max)]
+            plan.objects += [PlannedObject(KLIX, [piece]) for piece in _cut(run, bounds.object_bytes_max)]
     small.sort(key=lambda run: (run.topic_id, run.partition))
-    plan.objects += [PlannedObject(images, True) for images in _fill(small, bounds.pack_bytes_max)]
+    plan.objects += [PlannedObject(PACK, images) for images in _fill(small, bounds.pack_bytes_max)]
     return plan
 
 

@@ -9,12 +9,14 @@ record leaves orphans; a failure after it leaves WAL that recovery skips. Nothin
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from kbroker.clock import Clock
+from kbroker.histogram import WORK_SECONDS, Histogram
 from kbroker.storage.flush.admission import Admission, AdmissionWal
 from kbroker.storage.flush.body import WalReader
 from kbroker.storage.flush.pacing import Pacer
@@ -47,14 +49,15 @@ class FlushWal(WalReader, AdmissionWal, ScheduleWal, Protocol):
 
 @dataclass(slots=True)
 class FlushMetrics:
-    """Counters since the start, written by the thread that commits flushes; read by any without a lock."""
+    """Counters since the start: failures are written by the thread that plans flushes, the rest by the one that
+    commits them. Read by any thread without a lock.
+    """
 
     flushes: int = 0
     awaited_flushes: int = 0  # that acknowledgements waited for
-    objects: int = 0
-    packs: int = 0
-    bytes: int = 0
-    seconds: float = 0.0
+    objects: Counter[str] = field(default_factory=Counter)  # by kind
+    bytes: Counter[str] = field(default_factory=Counter)  # by kind, with the indexes of segments
+    seconds: Histogram = field(default_factory=lambda: Histogram(WORK_SECONDS))  # from plan to commit
     failures: int = 0
     last_error: str | None = None
 
@@ -202,7 +205,7 @@ class FlushSteps:
         self._commit(window, files)
         self.metrics.flushes += 1
         self.metrics.awaited_flushes += window.objects_awaited
-        self.metrics.seconds += self._clock.monotonic() - window.started
+        self.metrics.seconds.add(self._clock.monotonic() - window.started)
         window.note_flushed()
         self._advance(window.end_lsn)
 
@@ -223,9 +226,9 @@ class FlushSteps:
                 self._manifest.commit(change)
 
         self.guard.run("storing a manifest record", attempt)
-        self.metrics.objects += len(files)
-        self.metrics.packs += sum(file.key.endswith(".pack") for file in files)
-        self.metrics.bytes += sum(file.size for file in files)
+        for file in files:
+            self.metrics.objects[file.kind] += 1
+            self.metrics.bytes[file.kind] += file.sent_bytes
 
     def settle(self) -> None:
         """Settles an earlier record in doubt; if it is committed, its window is flushed. No window is in progress."""

@@ -21,6 +21,7 @@ from kbroker.storage.flush.body import BuiltImage, BuiltObject
 from kbroker.storage.flush.pacing import PacedBody, Pacer
 from kbroker.storage.formats.kfs_keys import pair_keys
 from kbroker.storage.formats.object_keys import ObjectKeys, klix_key, pack_key
+from kbroker.storage.manifest.partition_state import PACK
 from kbroker.storage.stores.object_store import (
     BodySource,
     BytesBody,
@@ -146,13 +147,15 @@ class StoreGuard:
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A stored object; the key is below the root."""
+    """A stored object; the key is below the root. `sent_bytes`: with a segment's index."""
 
+    kind: str
     key: str
     size: int
     etag: str
     crc32c: int
     images: list[BuiltImage]
+    sent_bytes: int
 
 
 class Uploader:
@@ -197,7 +200,7 @@ class Uploader:
         for key in self._candidate_keys(built):
             meta = self._store_as(key, built.body, built.crc32c, store)
             if meta is not None:
-                return StoredFile(key, meta.size, meta.etag, built.crc32c, built.images)
+                return StoredFile(built.kind, key, meta.size, meta.etag, built.crc32c, built.images, meta.size)
         raise StoreError(f"{GENERATIONS_MAX} orphans at {klix_key_of(built)}")
 
     def _store_pair(self, built: BuiltObject, index: bytes) -> StoredFile:
@@ -208,7 +211,8 @@ class Uploader:
             raise CorruptionError(f"{self._keys.full(key)}: the manifest names this key already")
         meta = self._store_over(key, built.body, built.crc32c)
         self._store_over(index_key, BytesBody(index), crc32c(index))
-        return StoredFile(key, meta.size, meta.etag, built.crc32c, built.images)
+        sent_bytes = meta.size + len(index)
+        return StoredFile(built.kind, key, meta.size, meta.etag, built.crc32c, built.images, sent_bytes)
 
     def _store_over(self, key: str, body: BodySource, crc: int) -> ObjectMeta:
         full_key = self._keys.full(key)
@@ -238,7 +242,7 @@ class Uploader:
 
     def _candidate_keys(self, built: BuiltObject) -> Iterator[str]:
         for generation in range(GENERATIONS_MAX):
-            if built.pack:
+            if built.kind == PACK:
                 with self._lock:
                     number, self._next_pack = self._next_pack, self._next_pack + 1
                 yield pack_key(self._broker_epoch, number)

@@ -18,6 +18,7 @@ from kbroker.storage.flush.pacing import Pacer
 from kbroker.storage.flush.plan import FlushPartition, FlushPlan
 from kbroker.storage.flush.upload import StoredFile
 from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.partition_state import KFS
 
 PartitionId = tuple[bytes, int]  # topic id, partition
 
@@ -42,7 +43,7 @@ class FlushWindow:
         self.end_lsn = plan.end_lsn
         self.total_bytes = plan.total_bytes
         self.partitions: dict[PartitionId, FlushPartition] = plan.partitions
-        self.segment_topics = frozenset(planned.images[0].topic for planned in plan.objects if planned.kfs)
+        self.segment_topics = frozenset(planned.images[0].topic for planned in plan.objects if planned.kind == KFS)
         self.started = started
         self.objects_awaited = objects_awaited
         self._plan = plan

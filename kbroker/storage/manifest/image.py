@@ -106,13 +106,35 @@ class ManifestImage:
                 raise Replaced
             yield ref
 
+    def timestamp_near(self, topic_id: bytes, partition: int, offset: int) -> int:
+        """About the timestamp of the record at `offset` or the next one in objects, without reading them; -1: unknown.
+
+        Interpolated between the largest timestamps of the object before and of the object that holds it.
+        """
+        with self.lock:
+            state = self.partition(topic_id, partition)
+            index = state.index_of(offset) if state is not None else 0
+            if state is None or index >= state.object_count:
+                return -1
+            row = state.row(index)
+            before = state.row(index - 1).max_timestamp if index else -1
+        if not 0 <= before < row.max_timestamp or offset < row.base_offset:
+            return row.max_timestamp
+        share = (offset - row.base_offset) / (row.end_offset - row.base_offset)
+        return before + int((row.max_timestamp - before) * share)
+
+    @property
+    def reference_count(self) -> int:
+        """References to objects: one for each partition in it."""
+        with self.lock:
+            return sum(state.object_count for states in self.partitions.values() for state in states.values())
+
     @property
     def memory_bytes(self) -> int:
         """Approximate: columns, index, and the Python objects around them. Producers are in `producer_pool`."""
         with self.lock:
-            states = [state for states in self.partitions.values() for state in states.values()]
-            rows = sum(state.object_count for state in states)
-            return self.files.memory_bytes + ROW_BYTES * rows + STATE_BYTES * len(states)
+            count = sum(map(len, self.partitions.values()))
+            return self.files.memory_bytes + ROW_BYTES * self.reference_count + STATE_BYTES * count
 
     def live_keys(self) -> set[str]:
         """The keys, below the root, of all objects with live data, as strings."""

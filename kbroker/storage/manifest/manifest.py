@@ -110,11 +110,23 @@ class Manifest:
         self._since_checkpoint = 0
         self._rows_since = 0
         self._not_before = self._never_before = clock.monotonic() if clock is not None else 0.0
+        self._checkpointed_at = self._not_before  # or when this process began
         self.checkpoint_seconds = 0.0  # duration of the last one
+        self.records = 0  # committed by this process
         self._parts = PartFolder(log.store, log.directory.rstrip("/") + PARTS_SUFFIX, log.epoch or None)
         self._writer = CheckpointWriter(self._parts)
         self._kept_parts: list[tuple[bool, set[str]]] = []  # (stored, names) of checkpoints, the newest last
         self._parts_are_ours = False
+
+    @property
+    def records_since_checkpoint(self) -> int:
+        """What the next start would read beside the checkpoint, about."""
+        return self._since_checkpoint
+
+    @property
+    def checkpoint_age_seconds(self) -> float:
+        """Time since the last checkpoint of this process, or since its start."""
+        return self._clock.monotonic() - self._checkpointed_at
 
     def load(self) -> ManifestImage:
         """Reads newest checkpoint and records. After CorruptionError or StoreError the broker must not start: an empty
@@ -234,6 +246,7 @@ class Manifest:
             before_apply()
         apply_record(self.image, record)
         self._in_doubt = None
+        self.records += 1
         self._count(record)
 
     def _begin_checkpoint_locked(self) -> bool:
@@ -295,6 +308,7 @@ class Manifest:
                 self._since_checkpoint = max(0, self._since_checkpoint - records)
                 self._rows_since = max(0, self._rows_since - rows)
                 self.checkpoint_seconds = now - started
+                self._checkpointed_at = now
                 seconds = [self.checkpoint_seconds / share for share in CHECKPOINT_TIME_SHARES]
                 self._not_before, self._never_before = now + max(CHECKPOINT_SECONDS, seconds[0]), now + seconds[1]
             self._delete_parts()

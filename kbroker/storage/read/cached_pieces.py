@@ -42,12 +42,13 @@ _Slot = tuple[ObjectId, int]
 class Piece:
     """Bytes [start, end) of one object; owned by the cache and by every view of it."""
 
-    __slots__ = ("_data", "end", "lru", "offsets", "read_end", "start")
+    __slots__ = ("_data", "ahead", "end", "lru", "offsets", "read_end", "start")
 
     def __init__(self, start: int, data: np.ndarray, offsets: OffsetRange | None) -> None:
         self.start = start
         self.end = start + len(data)
         self.offsets = offsets
+        self.ahead = False  # it was read ahead
         self.lru: LruList | None = None  # its list in the cache
         self.read_end = start  # the end of what was read once; a read below it is a second one
         self._data = data
@@ -111,13 +112,16 @@ class LruList:
 class CachedPieces:
     """Pieces by object and first byte, bounded by bytes. Not thread-safe, except `cut`: RangeCache holds its lock.
 
-    `wasted_bytes`: what was evicted unread. `distance`: of a range of offsets from the nearest reader.
+    `ahead_bytes`: what was read ahead; `ahead_used_bytes`: of it, what was used; `wasted_bytes`: what was evicted
+    unread. `distance`: of a range of offsets from the nearest reader.
     """
 
     def __init__(self, capacity_bytes: int, distance: Distance) -> None:
         self.capacity_bytes = capacity_bytes
         self.distance = distance
         self.used_bytes = 0
+        self.ahead_bytes = 0
+        self.ahead_used_bytes = 0
         self.wasted_bytes = 0
         self.unread, self.once, self.again = LruList(), LruList(), LruList()
         self._pieces: dict[_Slot, Piece] = {}
@@ -163,6 +167,9 @@ class CachedPieces:
                 again = first < piece.read_end or piece.lru is self.again
                 piece.lru.remove(slot)
                 (self.again if again else self.once).add(slot, piece)
+            if piece.ahead:
+                self.ahead_used_bytes += len(piece)
+                piece.ahead = False
             piece.read_end = max(piece.read_end, stop)
         while self.again.used_bytes > self.capacity_bytes // 2:
             slot = self.again.oldest()
@@ -182,7 +189,7 @@ class CachedPieces:
             begin = end
         return pieces
 
-    def add(self, object_id: ObjectId, pieces: Sequence[Piece]) -> None:
+    def add(self, object_id: ObjectId, pieces: Sequence[Piece], *, ahead: bool = False) -> None:
         """Caches pieces, except those that are there."""
         # Backwards, so that what a reader needs first is evicted last.
         for piece in reversed(pieces):
@@ -191,6 +198,9 @@ class CachedPieces:
             if len(piece) and slot not in self._pieces:
                 self._pieces[slot] = piece
                 self.unread.add(slot, piece)
+                if ahead:
+                    piece.ahead = True
+                    self.ahead_bytes += len(piece)
                 insort(self._starts.setdefault(object_id, []), piece.start)
                 self.used_bytes += len(piece)
 

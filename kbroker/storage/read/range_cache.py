@@ -54,14 +54,13 @@ class _Loads:
 class RangeCache:
     """Thread-safe; one lock, not held during a GET, protects pieces and loads.
 
-    `hits`, `misses` and `joined` (waited for another reader's GET) count look-ups, `ahead` counts loads by read-ahead.
+    `hits`, `misses` and `joined` (waited for another reader's GET) count look-ups.
     """
 
     def __init__(self, capacity_bytes: int, distance: Distance = lambda offsets: None) -> None:
         self.hits = 0
         self.misses = 0
         self.joined = 0
-        self.ahead = 0
         self.pieces = CachedPieces(capacity_bytes, distance)
         self._loads = _Loads()
         self._lock = threading.Lock()
@@ -154,8 +153,7 @@ class RangeCache:
         with self._lock:
             if not self._start_locked(load):
                 return
-            self.ahead += 1
-        self._load(object_id, load, loader)
+        self._load(object_id, load, loader, ahead=True)
 
     def cancel(self, object_id: ObjectId, load: Load) -> None:
         """Cancels a planned load, unless a reader has started it."""
@@ -170,7 +168,7 @@ class RangeCache:
         with self._lock:
             self._add_locked(object_id, pieces)
 
-    def _load(self, object_id: ObjectId, load: Load, loader: Loader) -> list[Piece]:
+    def _load(self, object_id: ObjectId, load: Load, loader: Loader, *, ahead: bool = False) -> list[Piece]:
         try:
             data, cuts = loader(load.start, load.end)
         except BaseException as error:
@@ -181,7 +179,7 @@ class RangeCache:
         pieces = self.pieces.cut(load.start, data, cuts)
         with self._lock:
             self._end_locked(object_id, load)
-            self._add_locked(object_id, pieces)
+            self._add_locked(object_id, pieces, ahead=ahead)
         load.future.set_result(pieces)
         return pieces
 
@@ -202,6 +200,6 @@ class RangeCache:
         self._loads.running_bytes -= load.end - load.start
         self._loads.remove(object_id, load)
 
-    def _add_locked(self, object_id: ObjectId, pieces: Sequence[Piece]) -> None:
-        self.pieces.add(object_id, pieces)
+    def _add_locked(self, object_id: ObjectId, pieces: Sequence[Piece], *, ahead: bool = False) -> None:
+        self.pieces.add(object_id, pieces, ahead=ahead)
         self.pieces.make_room(self._loads.running_bytes)

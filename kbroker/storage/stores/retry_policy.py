@@ -20,6 +20,7 @@ class RetryPolicy:
 
     ``wait(seconds)`` sleeps and returns True when cancelled: an ``Event.wait`` is one. The wait before attempt n is
     drawn between 0 and min(wait_max_s, first_wait_s * 2**n), so that many clients do not retry together.
+    ``on_retry`` is called before each attempt but the first.
     """
 
     deadline_s: float | None = 30.0  # None: until cancelled
@@ -28,6 +29,7 @@ class RetryPolicy:
     clock: Clock = field(default_factory=SystemClock)
     wait: Callable[[float], bool] = field(default_factory=_never_cancelled)
     draw: Callable[[], float] = random.random  # uniform in [0, 1)
+    on_retry: Callable[[], None] = lambda: None
 
     def attempts(self) -> Iterator[int]:
         """Yields 0, 1, ... with a wait between; ends when the deadline has passed or the wait was cancelled."""
@@ -44,3 +46,4 @@ class RetryPolicy:
             if self.wait(pause):
                 return
             attempt += 1
+            self.on_retry()

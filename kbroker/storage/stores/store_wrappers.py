@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
 from kbroker.clock import Clock, SystemClock
+from kbroker.histogram import REQUEST_SECONDS, Buckets, Histogram
 from kbroker.io_threads import assert_may_block
 from kbroker.storage.stores.object_store import (
     Body,
@@ -29,6 +30,8 @@ from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_health import StoreHealth
 
 T = TypeVar("T")
+
+OK = "ok"  # the result of a request without an error
 
 
 class KnownObjects(Protocol):
@@ -310,46 +313,62 @@ class StoreRequestSink(Protocol):
     def observe(self, operation: str, seconds: float, bytes_out: int, bytes_in: int, error: str | None) -> None: ...
 
 
-@dataclass(slots=True)
-class RequestTotals:
+class RequestTotals(NamedTuple):
     """Sums of one kind of operation."""
 
-    requests: int = 0
-    seconds: float = 0.0
-    bytes_out: int = 0
-    bytes_in: int = 0
+    results: Mapping[str, int]  # requests by OK or the name of the error's class
+    seconds: Buckets
+    bytes_out: int
+    bytes_in: int
+
+    @property
+    def requests(self) -> int:
+        return sum(self.results.values())
+
+
+class _Operation:
+    """What StoreCounters knows of one kind of operation."""
+
+    __slots__ = ("bytes_in", "bytes_out", "results", "seconds")
+
+    def __init__(self) -> None:
+        self.results: Counter[str] = Counter()
+        self.seconds = Histogram(REQUEST_SECONDS)
+        self.bytes_out = 0
+        self.bytes_in = 0
 
 
 class StoreCounters:
     """A StoreRequestSink that sums. Listings count each element's wait, as one request per listing."""
 
     def __init__(self, health: StoreHealth | None = None) -> None:
+        self.retries = 0
         self._health = health
         self._lock = threading.Lock()
-        self._totals: dict[str, RequestTotals] = {}
-        self._errors: dict[tuple[str, str], int] = {}
+        self._operations: dict[str, _Operation] = {}
 
     def observe(self, operation: str, seconds: float, bytes_out: int, bytes_in: int, error: str | None) -> None:
         with self._lock:
-            totals = self._totals.setdefault(operation, RequestTotals())
-            totals.requests += 1
-            totals.seconds += seconds
-            totals.bytes_out += bytes_out
-            totals.bytes_in += bytes_in
-            if error is not None:
-                self._errors[operation, error] = self._errors.get((operation, error), 0) + 1
+            sums = self._operations.setdefault(operation, _Operation())
+            sums.results[error or OK] += 1
+            sums.seconds.add(seconds)
+            sums.bytes_out += bytes_out
+            sums.bytes_in += bytes_in
         if self._health is not None:
             self._health.note(operation, error)
+
+    def note_retry(self) -> None:
+        """A request is about to be sent again."""
+        with self._lock:
+            self.retries += 1
 
     def totals(self) -> dict[str, RequestTotals]:
         """A copy of the sums by operation."""
         with self._lock:
-            return {operation: dataclasses.replace(sums) for operation, sums in self._totals.items()}
-
-    def errors(self) -> dict[tuple[str, str], int]:
-        """Failures by (operation, error class name)."""
-        with self._lock:
-            return dict(self._errors)
+            return {
+                operation: RequestTotals(sums.results.copy(), sums.seconds.buckets(), sums.bytes_out, sums.bytes_in)
+                for operation, sums in self._operations.items()
+            }
 
 
 class MeteredStore(StoreWrapper):

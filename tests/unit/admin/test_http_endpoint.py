@@ -27,10 +27,10 @@ class State:
     def readiness(self) -> tuple[bool, dict[str, object]]:
         return self.ready, {"ready": self.ready}
 
-    def metrics(self) -> bytes:
+    def metrics(self, openmetrics: bool) -> bytes:
         if self.body is None:
             raise RuntimeError("no metrics")
-        return self.body
+        return self.body + b"# EOF\n" if openmetrics else self.body
 
 
 @contextlib.contextmanager
@@ -43,9 +43,9 @@ def endpoint(state: State, host: str = "127.0.0.1") -> Iterator[HttpEndpoint]:
         made.stop()
 
 
-def ask(server: HttpEndpoint, path: str, method: str = "GET") -> tuple[int, bytes, str | None]:
+def ask(server: HttpEndpoint, path: str, method: str = "GET", accept: str = "*/*") -> tuple[int, bytes, str | None]:
     connection = http.client.HTTPConnection(*server.address, timeout=20)
-    connection.request(method, path)
+    connection.request(method, path, headers={"Accept": accept})
     answer = connection.getresponse()
     body = answer.read()
     connection.close()
@@ -68,6 +68,25 @@ def test_metrics_are_served_as_prometheus_text() -> None:
     with endpoint(State()) as server:
         assert ask(server, "/metrics") == (200, State.body, "text/plain; version=0.0.4; charset=utf-8")
         assert ask(server, "/metrics", "HEAD")[:2] == (200, b"")
+
+
+PROMETHEUS = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+)
+
+
+@pytest.mark.parametrize("accept", ["application/openmetrics-text", PROMETHEUS])
+def test_metrics_are_served_as_openmetrics_on_request(accept: str) -> None:
+    with endpoint(State()) as server:
+        _, text, content_type = ask(server, "/metrics", accept=accept)
+        assert text.endswith(b"# EOF\n")
+        assert content_type == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+
+@pytest.mark.parametrize("accept", ["", "text/plain", "application/openmetrics-text;q=0", "a/b;c=openmetrics-text"])
+def test_other_clients_get_prometheus_text(accept: str) -> None:
+    with endpoint(State()) as server:
+        assert ask(server, "/metrics", accept=accept)[1] == State.body
 
 
 def test_metrics_that_fail_are_an_error_and_the_server_goes_on(caplog) -> None:
@@ -98,7 +117,7 @@ def test_several_requests_of_one_client_are_answered() -> None:
 def test_slow_metrics_delay_no_probe() -> None:
     gathering, go_on, gathered = threading.Event(), threading.Event(), []
 
-    def metrics() -> bytes:
+    def metrics(openmetrics: bool) -> bytes:
         gathered.append(len(gathered))
         gathering.set()
         assert go_on.wait(20)
@@ -109,7 +128,7 @@ def test_slow_metrics_delay_no_probe() -> None:
     with endpoint(state) as server, ThreadPoolExecutor(8) as threads:
         first = threads.submit(ask, server, "/metrics")
         assert gathering.wait(20)
-        later = [server.answer("/metrics") for _ in range(5)]
+        later = [server.answer("/metrics", "") for _ in range(5)]
         assert ask(server, "/livez")[:2] == (200, b"ok\n")
         go_on.set()
         assert first.result(20)[1] == b"x 1\n"

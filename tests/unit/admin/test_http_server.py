@@ -16,6 +16,7 @@ from kbroker.admin.http_server import (
     LINGER_SECONDS,
     LOOPBACK_CONNECTIONS_MAX,
     REQUEST_SECONDS,
+    UNSENT_BYTES_MAX,
     Answer,
     HttpServer,
 )
@@ -37,8 +38,12 @@ class Served:
         self.server = HttpServer(listening, self.answer, self.clock)
         self.clients: list[socket.socket] = []
 
-    def answer(self, path: str) -> Answer | Future[Answer]:
-        return {"/livez": Answer(200, b"ok\n"), "/large": Answer(200, LARGE)}.get(path, self.later)
+    def answer(self, path: str, accept: str) -> Answer | Future[Answer]:
+        return {
+            "/livez": Answer(200, b"ok\n"),
+            "/large": Answer(200, LARGE),
+            "/accept": Answer(200, accept.encode()),
+        }.get(path, self.later)
 
     def connect(self, sent: bytes = b"") -> socket.socket:
         client = socket.create_connection(self.address, 20)
@@ -151,6 +156,19 @@ def test_a_new_connection_replaces_the_oldest(served: Served) -> None:
     assert body(served.read(held[1])) == b"ok\n"
 
 
+@pytest.mark.parametrize(
+    ("header", "accept"),
+    [
+        (b"", b""),
+        (b"Accept: text/plain\r\n", b" text/plain"),
+        (b"ACCEPT:a/b;q=0.5\nX-Accept: c/d\n", b"a/b;q=0.5"),
+        (b"Accept: a/b\r\nAccept: c/d\r\n", b" a/b, c/d"),
+    ],
+)
+def test_the_accept_header_is_told(served: Served, header: bytes, accept: bytes) -> None:
+    assert body(served.read(served.connect(b"GET /accept HTTP/1.1\r\n" + header + b"\r\n"))) == accept
+
+
 def test_a_connection_that_waits_for_its_answer_is_not_replaced(served: Served) -> None:
     scrape = served.connect(b"GET /later HTTP/1.1\r\n\r\n")
     served.turns(until=1)
@@ -183,6 +201,17 @@ def test_a_client_that_reads_nothing_is_closed(served: Served) -> None:
     while piece := client.recv(1 << 20):
         received += len(piece)
     assert received < len(LARGE)  # what the two sockets held
+
+
+def test_unread_answers_are_bounded_in_bytes(served: Served) -> None:
+    fitting = UNSENT_BYTES_MAX // len(LARGE)
+    clients = []
+    for _ in range(2 * fitting):
+        clients.append(served.connect(b"GET /large HTTP/1.1\r\n\r\n"))
+        served.turns()
+        served.clock.advance(0.1)
+    assert fitting - 1 <= served.server.connection_count < 2 * fitting  # what the sockets took is not in memory
+    assert body(served.read(clients[-1])) == LARGE  # the newest stay
 
 
 def test_a_large_answer_arrives_whole(served: Served) -> None:

@@ -47,6 +47,8 @@ EXAMPLES: dict[str, tuple[tuple[str, Any], tuple[str, Any]]] = {
     "pack_below_bytes": (("0", 0), ("1MiB", MIB)),
     "stop_timeout": (("30", 30.0), ("0.5", 0.5)),
     "http_listen": (("127.0.0.1:9600", ("127.0.0.1", 9600)), ("0.0.0.0:0", ("0.0.0.0", 0))),
+    "metrics_partitions": (("true", True), ("no", False)),
+    "metrics_max_series": (("5000", 5000), ("1000000", 1_000_000)),
     "io_threads": (("2", 2), ("4", 4)),
     "node_id": (("0", 0), ("7", 7)),
     "share_groups": (("yes", True), ("0", False)),
@@ -87,7 +89,7 @@ def test_serve_takes_every_setting(option, monkeypatch) -> None:
     seen: list[BrokerConfig] = []
     monkeypatch.setattr("kbroker.app.process.run", lambda config: seen.append(config) or 0)
     text, value = EXAMPLES[option.name][0]
-    arguments = [option.flag] if option.name in ("take_over", "share_groups") else [option.flag, text]
+    arguments = [option.flag, text] if option.metavar else [option.flag]
     result = CliRunner().invoke(cli, ["serve", *arguments])
     assert result.exit_code == 0, result.output
     assert getattr(seen[0], option.name) == value

@@ -12,7 +12,6 @@ LOADED_LATER = (
     "boto3",
     "botocore",
     "numpy",
-    "prometheus_client",
     "http",
     "shutil",
     "tomllib",

@@ -94,7 +94,7 @@ def test_a_read_runs_on_a_pool_thread_and_in_memory_on_the_callers(setup) -> Non
     second = setup.ask(7)
     assert second.count == 1  # before request() returned: a fetch that waits 0 ms gets it too
     assert base_offsets(second.get()) == [6, 9]
-    assert (setup.cold.requests, setup.cold.failures) == (2, 0)
+    assert (setup.cold.from_store, setup.cold.from_memory, setup.cold.failures) == (1, 1, 0)
 
 
 def test_fetches_are_deferred_until_there_is_a_reader(setup) -> None:
@@ -103,7 +103,7 @@ def test_fetches_are_deferred_until_there_is_a_reader(setup) -> None:
     opened, setup.cold = setup.cold, ColdReader()
     opened.close()
     assert setup.ask(4).get() == []
-    assert (setup.cold.requests, setup.cold.deferred) == (1, 1)
+    assert (setup.cold.from_store, setup.cold.from_memory, setup.cold.deferred) == (0, 0, 1)
     setup.cold.read_from(setup.reader)
     assert base_offsets(setup.ask(4).get()) == [3, 6, 9]
 

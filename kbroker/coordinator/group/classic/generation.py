@@ -34,6 +34,7 @@ class ClassicGeneration(ClassicMembers):
         self.previous_state = ClassicGroupState.EMPTY
         self.state_timestamp_ms = now_ms
         self.generation = 0
+        self.rebalance_began_ms: int | None = None  # of a rebalance that has not ended
         self.member_added = False  # during the initial delay: extends it
         self.join_timer: Timer | None = None
         self.sync_timer: Timer | None = None

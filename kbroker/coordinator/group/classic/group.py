@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from kbroker.coordinator.group.classic import join, rebalance, session, sync
 from kbroker.coordinator.group.classic.generation import ClassicGeneration
 from kbroker.coordinator.group.classic.member import ClassicGroupMember
-from kbroker.coordinator.group.classic.state import CONSUMER_PROTOCOL_TYPE, ClassicGroupState
+from kbroker.coordinator.group.classic.state import CONSUMER_PROTOCOL_TYPE, GROUP_TYPE, ClassicGroupState
 from kbroker.coordinator.group.offsets.committed import RetentionBase
 from kbroker.coordinator.group.records import Record
 from kbroker.coordinator.group.requests import CommitRequest, Committer, JoinRequest, Leaver
@@ -23,7 +23,7 @@ State = ClassicGroupState
 class ClassicGroup(ClassicGeneration, Group):
     """One classic group."""
 
-    TYPE = "classic"
+    TYPE = GROUP_TYPE
 
     @property
     def state_name(self) -> str:

@@ -10,7 +10,7 @@ from functools import partial
 
 from kbroker.coordinator.group.classic.generation import ClassicGeneration
 from kbroker.coordinator.group.classic.member import ClassicGroupMember
-from kbroker.coordinator.group.classic.state import ClassicGroupState, GroupRecord
+from kbroker.coordinator.group.classic.state import GROUP_TYPE, ClassicGroupState, GroupRecord
 from kbroker.coordinator.group.table import GroupTable
 from kbroker.coordinator.runtime.result import Result, complete
 from kbroker.errors import ErrorCode
@@ -81,6 +81,9 @@ def prepare(shard: GroupTable, group: ClassicGeneration) -> Result:
     if group.sync_timer is not None:
         group.sync_timer.cancel()
     initial = group.state is State.EMPTY
+    if group.rebalance_began_ms is None and group.members:
+        group.rebalance_began_ms = shard.now_ms()
+        shard.activity.rebalances[GROUP_TYPE] += 1
     group.transition_to(State.PREPARING_REBALANCE, shard.now_ms())
     if initial:
         group.member_added = False
@@ -136,6 +139,7 @@ def complete_joins(shard: GroupTable, group: ClassicGeneration) -> Result:
     now_ms = shard.now_ms()
     group.begin_next_generation(now_ms)
     if group.state is State.EMPTY:
+        group.rebalance_began_ms = None
         return Result(records=[GroupRecord(group.group_id, group.to_stored({}, now_ms))])
     _expect_syncs(shard, group)
     for member in group.members.values():
@@ -238,6 +242,9 @@ def fail_syncs(shard: GroupTable, group: ClassicGeneration, error: ErrorCode) ->
 def release_syncs(shard: GroupTable, group: ClassicGeneration, assignments: dict[str, bytes]) -> None:
     """The assignments are durable: the group is Stable, and each parked SyncGroup gets its member's assignment."""
     group.transition_to(State.STABLE, shard.now_ms())
+    if group.rebalance_began_ms is not None:
+        shard.activity.rebalance_ended(GROUP_TYPE, shard.now_ms() - group.rebalance_began_ms)
+        group.rebalance_began_ms = None
     for member in group.members.values():
         member.assignment = assignments.get(member.member_id, b"")
         if _answer_sync(member, sync_response(group, member)):

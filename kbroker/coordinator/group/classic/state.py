@@ -8,6 +8,7 @@ from enum import Enum
 from typing import NamedTuple
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
+GROUP_TYPE = "classic"
 
 
 class ClassicGroupState(Enum):

@@ -9,9 +9,9 @@ from kbroker.coordinator.group.classic.join import check_room, take_over
 from kbroker.coordinator.group.consumer import classic_members, session
 from kbroker.coordinator.group.consumer.committer import check_committer
 from kbroker.coordinator.group.consumer.epochs import ConsumerEpochs
-from kbroker.coordinator.group.consumer.state import ConsumerGroupRecord, ConsumerMember, MemberRecord
+from kbroker.coordinator.group.consumer.state import ConsumerGroupRecord, ConsumerMember, CurrentRecord, MemberRecord
 from kbroker.coordinator.group.consumer.update import ConsumerUpdate
-from kbroker.coordinator.group.offsets.committed import RetentionBase
+from kbroker.coordinator.group.offsets.committed import GroupOffsets, RetentionBase
 from kbroker.coordinator.group.recorded_group import RecordedGroup
 from kbroker.coordinator.group.records import Record
 from kbroker.coordinator.group.requests import CommitRequest, Committer, FetchRequest, JoinRequest, Leaver
@@ -27,14 +27,39 @@ class ConsumerGroup(ConsumerEpochs, RecordedGroup[ConsumerGroupRecord, ConsumerM
 
     TYPE = "consumer"
 
+    def __init__(self, group_id: str, offsets: GroupOffsets | None = None) -> None:
+        super().__init__(group_id, offsets)
+        self._unreconciled: set[str] = set()  # members that have not reached the target, since its rebalance began
+        self._rebalance_began_ms = 0
+
     def replay(self, shard: GroupTable, record: ConsumerGroupRecord) -> None:
         """Applies one record, and what follows from it for live members."""
         assignment_epoch = self.assignment_epoch
         self.apply(record)
         if shard.is_live and self.assignment_epoch != assignment_epoch:
             self.assigned_ms = shard.now_ms()
+            self._begin_rebalance(shard)
         if isinstance(record, MemberRecord) and record.metadata is None:
             shard.timers.cancel_member(record.group_id, record.member_id)
+        if isinstance(record, MemberRecord | CurrentRecord) and record.member_id in self._unreconciled:
+            self._note_progress(shard, record.member_id)
+
+    def _begin_rebalance(self, shard: GroupTable) -> None:
+        """There is a new target. A rebalance under way goes on with it."""
+        if not self._unreconciled:
+            self._rebalance_began_ms = shard.now_ms()
+            shard.activity.rebalances[self.TYPE] += 1
+        epoch = self.target_epoch
+        self._unreconciled = {
+            member_id for member_id, member in self.members.items() if not member.is_reconciled_to(epoch)
+        }
+
+    def _note_progress(self, shard: GroupTable, member_id: str) -> None:
+        member = self.members.get(member_id)
+        if member is None or member.is_reconciled_to(self.target_epoch):
+            self._unreconciled.discard(member_id)
+            if not self._unreconciled:
+                shard.activity.rebalance_ended(self.TYPE, shard.now_ms() - self._rebalance_began_ms)
 
     def activate(self, shard: GroupTable) -> list[Record]:
         """Starts the members' sessions; topics may have changed since the last record."""

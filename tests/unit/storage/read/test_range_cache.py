@@ -144,6 +144,7 @@ def test_what_is_read_ahead_and_thrown_away_counts_as_wasted() -> None:
     for place in range(0, 1000, 100):
         cache.load(OTHER, place, place + 20, loader)
     assert cache.wasted_bytes == 40  # the rest takes no more than half of the room
+    assert (cache.pieces.ahead_bytes, cache.pieces.ahead_used_bytes) == (100, 20)
 
 
 def test_a_scan_does_not_evict_what_is_read_again() -> None:

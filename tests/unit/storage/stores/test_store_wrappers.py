@@ -159,10 +159,11 @@ def test_requests_bytes_seconds_and_errors_are_counted() -> None:
     with pytest.raises(StoreUnavailable):
         MeteredStore(down, counters, clock).head("a")
     totals = counters.totals()
-    assert (totals["put"].requests, totals["put"].bytes_out, totals["put"].seconds) == (2, 8, 0.5)
+    assert (totals["put"].results, totals["put"].bytes_out, totals["put"].seconds.total) == ({"ok": 2}, 8, 0.5)
+    assert dict(zip(totals["put"].seconds.bounds, totals["put"].seconds.counts, strict=False))[0.25] == 2
     assert (totals["get"].requests, totals["get"].bytes_in) == (2, 6)
     assert totals["list"].requests == 1
-    assert counters.errors() == {("head", "StoreUnavailable"): 1}
+    assert totals["head"].results == {"ok": 1, "StoreUnavailable": 1}
 
 
 def test_faults_strike_where_and_as_often_as_scripted() -> None:

@@ -1,0 +1,122 @@
+"""The logs of topics."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from kbroker._fast.partition.partition import Partition
+from kbroker.admin.metrics.declaration import Family, Metric, MetricTable, label_text
+from kbroker.admin.metrics.slices import Pause, in_slices
+from kbroker.errors import CorruptionError
+from kbroker.log.log_table import LogTable
+
+logger = logging.getLogger(__name__)
+
+TABLE = MetricTable("Topics")
+TOPICS = TABLE.gauge("kbroker_topics", "Topics, internal ones included", "topics are created by accident")
+PARTITIONS = TABLE.gauge("kbroker_partitions", "Partitions of all topics", "memory grows")
+LOG_BYTES = TABLE.gauge(
+    "kbroker_topic_log_bytes", "Bytes in objects and in the write-ahead log beyond them", "the bucket grows", "topic"
+)
+UNFLUSHED = TABLE.gauge(
+    "kbroker_topic_unflushed_bytes", "Bytes that are not in objects yet", "kbroker_wal_unflushed_bytes grows", "topic"
+)
+START = TABLE.gauge(
+    "kbroker_topic_start_offset",
+    "Sum of the log start offsets of the partitions",
+    "retention deletes too much or too little",
+    "topic",
+)
+END = TABLE.gauge(
+    "kbroker_topic_end_offset",
+    "Sum of the high watermarks of the partitions: its rate is that of new records",
+    "you ask how many records come in",
+    "topic",
+)
+BY_TOPIC = (LOG_BYTES, UNFLUSHED, START, END)  # in the order of LogFacts
+
+PARTITION_TABLE = MetricTable("Partitions, with `--metrics-partitions`")
+PARTITION_LOG_BYTES = PARTITION_TABLE.gauge(
+    "kbroker_partition_log_bytes", "As of the topic", "partitions are uneven", "topic", "partition"
+)
+PARTITION_UNFLUSHED = PARTITION_TABLE.gauge(
+    "kbroker_partition_unflushed_bytes", "As of the topic", "partitions are uneven", "topic", "partition"
+)
+PARTITION_START = PARTITION_TABLE.gauge(
+    "kbroker_partition_start_offset", "Log start offset", "retention deletes too much", "topic", "partition"
+)
+PARTITION_END = PARTITION_TABLE.gauge(
+    "kbroker_partition_end_offset", "High watermark", "partitions are uneven", "topic", "partition"
+)
+BY_PARTITION = (PARTITION_LOG_BYTES, PARTITION_UNFLUSHED, PARTITION_START, PARTITION_END)
+
+
+class LogFacts(NamedTuple):
+    """Of a partition, or sums of a topic's partitions."""
+
+    log_bytes: int
+    unflushed_bytes: int
+    start_offset: int
+    end_offset: int
+
+
+class _Columns:
+    """Facts of many logs, by column. No object is kept for a row: the more there are, the longer Python's collector
+    holds the interpreter.
+    """
+
+    def __init__(self) -> None:
+        self._labels: list[str] = []
+        self._columns: tuple[list[int], ...] = ([], [], [], [])
+
+    def add(self, labels: str, facts: LogFacts) -> None:
+        self._labels.append(labels)
+        for column, value in zip(self._columns, facts, strict=True):
+            column.append(value)
+
+    def families(self, metrics: Sequence[Metric]) -> Iterator[Family]:
+        for metric, column in zip(metrics, self._columns, strict=True):
+            yield Family(metric, self._labels, column)
+
+
+class TopicLogMetrics:
+    """Of each topic, and of each partition if `by_partition`."""
+
+    def __init__(self, logs: LogTable, by_partition: bool, pause: Pause) -> None:
+        self._logs = logs
+        self._by_partition = by_partition
+        self._pause = pause
+
+    def collect(self) -> Iterator[Family]:
+        logs = list(self._logs.by_id.values())
+        yield TOPICS.value(len(logs))
+        yield PARTITIONS.value(sum(len(log.partitions) for log in logs))
+        topics, partitions = _Columns(), _Columns()
+        for log in in_slices(logs, self._pause):
+            log_bytes = unflushed_bytes = start_offset = end_offset = 0
+            for partition in in_slices(log.partitions, self._pause):
+                facts = facts_of(partition)
+                log_bytes += facts.log_bytes
+                unflushed_bytes += facts.unflushed_bytes
+                start_offset += facts.start_offset
+                end_offset += facts.end_offset
+                if self._by_partition:
+                    partitions.add(label_text(PARTITION_END.labels, (log.name, partition.index)), facts)
+            total = LogFacts(log_bytes, unflushed_bytes, start_offset, end_offset)
+            topics.add(label_text(LOG_BYTES.labels, (log.name,)), total)
+        yield from topics.families(BY_TOPIC)
+        yield from partitions.families(BY_PARTITION)
+
+
+def facts_of(partition: Partition) -> LogFacts:
+    """Of one partition. A damaged index of the write-ahead log counts as nothing unflushed; its reads report it."""
+    state = partition.log.state
+    try:
+        unflushed_bytes = partition.unflushed_bytes
+    except (OSError, CorruptionError) as error:
+        logger.debug("unflushed bytes of %s-%d: %s", partition.topic, partition.index, error)
+        unflushed_bytes = 0
+    log_bytes = unflushed_bytes + (state.data_bytes if state is not None else 0)
+    return LogFacts(log_bytes, unflushed_bytes, partition.log_start_offset, partition.high_watermark())
