@@ -20,6 +20,7 @@ from kbroker.admin.metrics.shards import ShardMetrics
 from kbroker.admin.metrics.slices import Pause
 from kbroker.admin.metrics.store import StoreMetrics
 from kbroker.admin.metrics.topic_logs import TopicLogMetrics
+from kbroker.admin.metrics.topics import TopicTraffic
 from kbroker.admin.metrics.transactions import TransactionMetrics
 from kbroker.app.broker import Broker
 from kbroker.coordinator.runtime.shard_set import ShardSet
@@ -45,6 +46,7 @@ def collectors(broker: Broker, pause: Pause) -> list[Collector]:
         TransactionMetrics(broker.transactions, broker.logs, broker.clock, pause),
         TopicLogMetrics(broker.logs, broker.config.metrics_partitions, pause),
         GroupMetrics(broker.groups, broker.logs, broker.clock, pause),
+        TopicTraffic(broker.logs, broker.config.metrics_partitions),
     ]
 
 

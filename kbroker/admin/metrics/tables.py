@@ -17,6 +17,7 @@ from kbroker.admin.metrics import (
     shards,
     store,
     topic_logs,
+    topics,
     transactions,
 )
 
@@ -24,6 +25,7 @@ TABLES = (
     requests.TABLE,
     topic_logs.TABLE,
     topic_logs.PARTITION_TABLE,
+    topics.TABLE,
     groups.TABLE,
     transactions.TABLE,
     shards.TABLE,
