@@ -32,13 +32,15 @@ _first_offset = operator.itemgetter(1)
 cdef list NONE_ABORTED = []     # stays empty
 
 
-cdef int32_t mark_included(list slots, bint incremental) except -1:
+cdef int32_t mark_included(list slots, bint incremental, int16_t* error) except -1:
     cdef FetchSlot slot
     cdef bytes topic = None
     cdef int32_t topics = 0
     for slot in slots:
         if slot.error != 0:
             slot.forget_offsets()
+            if error[0] == 0:
+                error[0] = slot.error
         slot.included = (
             not incremental
             or slot.bytes > 0

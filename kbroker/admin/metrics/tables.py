@@ -6,6 +6,7 @@ from kbroker.admin.metrics import (
     background,
     cache,
     client_metrics,
+    connections,
     flush,
     groups,
     log,
@@ -23,9 +24,11 @@ from kbroker.admin.metrics import (
 
 TABLES = (
     requests.TABLE,
+    connections.TABLE,
     topic_logs.TABLE,
     topic_logs.PARTITION_TABLE,
     topics.TABLE,
+    topics.PARTITION_TABLE,
     groups.TABLE,
     transactions.TABLE,
     shards.TABLE,

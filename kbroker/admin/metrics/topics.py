@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from kbroker._fast.partition.partition import traffic
 from kbroker.admin.metrics.declaration import Family, LabelValues, Metric, MetricTable, label_text
+from kbroker.admin.metrics.slices import Pause, in_slices
 from kbroker.log.log_table import LogTable
 
 PRODUCED_HELP = "appended to a topic, by producers and by the broker itself"
@@ -30,17 +31,19 @@ CONSUMED_RECORDS = TABLE.counter(
     "you look for the busiest topic",
     "topic",
 )
-PARTITION_PRODUCED_BYTES = TABLE.counter(
-    "kbroker_partition_produced_bytes_total", "The same by partition", "keys are skewed", "topic", "partition"
+
+PARTITION_TABLE = MetricTable("Traffic of partitions, with `--metrics-partitions`")
+PARTITION_PRODUCED_BYTES = PARTITION_TABLE.counter(
+    "kbroker_partition_produced_bytes_total", "As of the topic", "keys are skewed", "topic", "partition"
 )
-PARTITION_PRODUCED_RECORDS = TABLE.counter(
-    "kbroker_partition_produced_records_total", "The same by partition", "keys are skewed", "topic", "partition"
+PARTITION_PRODUCED_RECORDS = PARTITION_TABLE.counter(
+    "kbroker_partition_produced_records_total", "As of the topic", "keys are skewed", "topic", "partition"
 )
-PARTITION_CONSUMED_BYTES = TABLE.counter(
-    "kbroker_partition_consumed_bytes_total", "The same by partition", "a partition lags", "topic", "partition"
+PARTITION_CONSUMED_BYTES = PARTITION_TABLE.counter(
+    "kbroker_partition_consumed_bytes_total", "As of the topic", "a partition lags", "topic", "partition"
 )
-PARTITION_CONSUMED_RECORDS = TABLE.counter(
-    "kbroker_partition_consumed_records_total", "The same by partition", "a partition lags", "topic", "partition"
+PARTITION_CONSUMED_RECORDS = PARTITION_TABLE.counter(
+    "kbroker_partition_consumed_records_total", "As of the topic", "a partition lags", "topic", "partition"
 )
 BY_TOPIC = (PRODUCED_BYTES, PRODUCED_RECORDS, CONSUMED_BYTES, CONSUMED_RECORDS)
 BY_PARTITION = (
@@ -54,16 +57,19 @@ BY_PARTITION = (
 class TopicTraffic:
     """Of all topics that there are now. One has no series before its first traffic, as in Kafka."""
 
-    def __init__(self, logs: LogTable, by_partition: bool) -> None:
+    def __init__(self, logs: LogTable, by_partition: bool, pause: Pause) -> None:
         self._logs = logs
         self._by_partition = by_partition
+        self._pause = pause
 
     def collect(self) -> Iterator[Family]:
         topics = list(self._logs.by_name.values())
-        yield from _families(BY_TOPIC, (((topic.name,), traffic(topic.partitions)) for topic in topics))
+        in_turn = in_slices(topics, self._pause)
+        yield from _families(BY_TOPIC, (((topic.name,), traffic(topic.partitions)) for topic in in_turn))
         if self._by_partition:
-            partitions = (partition for topic in topics for partition in topic.partitions)
-            rows = (((partition.topic, partition.index), traffic([partition])) for partition in partitions)
+            partitions = [partition for topic in topics for partition in topic.partitions]
+            each = in_slices(partitions, self._pause)
+            rows = (((partition.topic, partition.index), traffic([partition])) for partition in each)
             yield from _families(BY_PARTITION, rows)
 
 
