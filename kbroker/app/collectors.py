@@ -8,6 +8,7 @@ from typing import Any
 from kbroker.admin.metrics.background import BackgroundMetrics
 from kbroker.admin.metrics.cache import CacheMetrics
 from kbroker.admin.metrics.client_metrics import ClientMetrics
+from kbroker.admin.metrics.connections import ConnectionMetrics
 from kbroker.admin.metrics.declaration import Collector
 from kbroker.admin.metrics.flush import FlushMetrics
 from kbroker.admin.metrics.groups import GroupMetrics
@@ -20,6 +21,7 @@ from kbroker.admin.metrics.shards import ShardMetrics
 from kbroker.admin.metrics.slices import Pause
 from kbroker.admin.metrics.store import StoreMetrics
 from kbroker.admin.metrics.topic_logs import TopicLogMetrics
+from kbroker.admin.metrics.topics import TopicTraffic
 from kbroker.admin.metrics.transactions import TransactionMetrics
 from kbroker.app.broker import Broker
 from kbroker.coordinator.runtime.shard_set import ShardSet
@@ -31,6 +33,7 @@ def collectors(broker: Broker, pause: Pause) -> list[Collector]:
     return [
         ProcessMetrics(),
         RequestMetrics(broker.wire),
+        ConnectionMetrics(broker.wire),
         LogMetrics(broker.wal),
         FlushMetrics(broker.wal, broker.flusher, broker.unflushed_age),
         StoreMetrics(
@@ -45,6 +48,7 @@ def collectors(broker: Broker, pause: Pause) -> list[Collector]:
         TransactionMetrics(broker.transactions, broker.logs, broker.clock, pause),
         TopicLogMetrics(broker.logs, broker.config.metrics_partitions, pause),
         GroupMetrics(broker.groups, broker.logs, broker.clock, pause),
+        TopicTraffic(broker.logs, broker.config.metrics_partitions, pause),
     ]
 
 

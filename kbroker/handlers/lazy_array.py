@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Generic, TypeVar
 
+from kbroker.handlers.first_error import first_error
+
 T = TypeVar("T")
 
 
 class LazyArray(Generic[T]):
     """An array field of a response: `build` of each of `items`, in order, on each iteration.
 
-    `build` runs on the thread that encodes the response, after its handler has returned.
+    `build` runs on the thread that encodes the response, after its handler has returned. `error_code` is the first
+    one in what it has built.
     """
 
     def __init__(self, build: Callable[[T], Any], items: Collection[T]) -> None:
+        self.error_code = 0
         self._build = build
         self._items = items
 
@@ -22,4 +26,7 @@ class LazyArray(Generic[T]):
         return len(self._items)
 
     def __iter__(self) -> Iterator[Any]:
-        return map(self._build, self._items)
+        for item in self._items:
+            element = self._build(item)
+            self.error_code = self.error_code or first_error(element)
+            yield element

@@ -186,6 +186,7 @@ class ShareFetch:
         )
         self._records_left -= got.records - records
         self._bytes_left -= got.data_bytes - size
+        shared.log.count_fetched(got.data_bytes - size, got.records - records)
         self._memory.add(self.request.connection, got.data_bytes - size)
         if known is None and got.records:
             self._answer.partitions[where] = answer

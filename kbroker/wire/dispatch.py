@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from kbroker.errors import AnswerTooLong, ProtocolError
 from kbroker.handlers.api_versions import unsupported_version_response
 from kbroker.handlers.base import Context, Handler, RequestInfo, Waiting
+from kbroker.handlers.first_error import first_error
 from kbroker.limits import KIB, MIB
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.codec import decode_request, encode_answer
@@ -58,11 +59,15 @@ class WireRequest(Protocol):
 
     def release_frame(self) -> int: ...
 
+    def begin_handling(self) -> None: ...
+
+    def begin_waiting(self) -> None: ...
+
     def set_aside(self) -> None: ...
 
-    def complete_parts(self, parts: list[Bytes]) -> None: ...
+    def complete_parts(self, parts: list[Bytes], error_code: int = 0) -> None: ...
 
-    def close_connection(self, reason: str = "") -> None: ...
+    def close_connection(self, reason: str = "", *, protocol_error: bool = False) -> None: ...
 
 
 class Dispatcher:
@@ -119,7 +124,7 @@ class Dispatcher:
                 return
             handler = self._handlers.get(key)  # set meanwhile
         if handler is None:
-            request.close_connection(f"unknown API key {key}")
+            request.close_connection(f"unknown API key {key}", protocol_error=True)
         elif not handler.min_version <= version <= handler.max_version:
             self._refuse_version(request)
         elif request.size >= LARGE_BYTES_MIN:
@@ -131,21 +136,23 @@ class Dispatcher:
 
     def _refuse_version(self, request: WireRequest) -> None:
         if request.api_key != ApiKey.API_VERSIONS:
-            request.close_connection(f"unsupported version {request.api_version} of API key {request.api_key}")
+            reason = f"unsupported version {request.api_version} of API key {request.api_key}"
+            request.close_connection(reason, protocol_error=True)
             return
         answer = unsupported_version_response()
-        request.complete_parts(encode_answer(request.api_key, 0, request.correlation_id, answer))
+        parts = encode_answer(request.api_key, 0, request.correlation_id, answer)
+        request.complete_parts(parts, answer.error_code)
 
     def _serve(self, handler: Handler, request: WireRequest, inline: bool) -> None:
         connection = request.connection
         if connection is None:  # closed while the request waited for a worker
             return
+        request.begin_handling()
         try:
             info, message = _decode(request, connection)
         except ProtocolError as error:
-            request.close_connection(
-                f"malformed request, API key {request.api_key} version {request.api_version}: {error}"
-            )
+            reason = f"malformed request, API key {request.api_key} version {request.api_version}: {error}"
+            request.close_connection(reason, protocol_error=True)
             return
         if inline and handler.is_long is not None and handler.is_long(message):
             self._workers.submit(self._answer, handler, request, info, message)
@@ -165,6 +172,7 @@ class Dispatcher:
             request.set_aside()
             response = response.answer
         if isinstance(response, Future):
+            request.begin_waiting()
             response.add_done_callback(lambda future: _finish_later(request, future))
         else:
             _finish(request, response)
@@ -217,7 +225,7 @@ def _finish(request: WireRequest, response: Message) -> None:
     except Exception:
         _fail(request)
         return
-    request.complete_parts(parts)
+    request.complete_parts(parts, first_error(response))
 
 
 def _finish_later(request: WireRequest, future: Future[Message]) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kbroker import limits
 from kbroker._fast.net.answer_memory import AnswerMemory
+from kbroker._fast.net.api_counters import ApiCounters
 from kbroker._fast.net.frame import FrameMemory
 from kbroker._fast.net.reactor import Reactor
 from kbroker._fast.requests.fetch_session import FetchSessions
@@ -199,17 +200,14 @@ class WireServer:
         """Bytes of complete answers in memory, those to Produce, Fetch and ShareFetch not counted."""
         return self._answers.used
 
-    def metrics(self) -> Mapping[int, tuple[int, int, int, int, Sequence[int]]]:
-        """By API key: requests, bytes in, bytes out, sum of microseconds, answers per power of two of microseconds."""
-        total: dict[int, tuple[int, int, int, int, Sequence[int]]] = {}
+    @property
+    def frame_memory_wait_ms(self) -> int:
+        """How long connections were not read for lack of memory for their requests, in all."""
+        return sum(reactor.starved_ms for reactor in self.reactors)
+
+    def counters(self) -> ApiCounters:
+        """What all reactors have answered so far, by API."""
+        total = ApiCounters()
         for reactor in self.reactors:
-            for key, (requests, bytes_in, bytes_out, took_us, histogram) in reactor.counters.as_dict().items():
-                old = total.get(key, (0, 0, 0, 0, [0] * len(histogram)))
-                total[key] = (
-                    old[0] + requests,
-                    old[1] + bytes_in,
-                    old[2] + bytes_out,
-                    old[3] + took_us,
-                    [a + b for a, b in zip(old[4], histogram, strict=True)],
-                )
+            total.add(reactor.counters)
         return total

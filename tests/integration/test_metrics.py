@@ -37,7 +37,9 @@ from tests.integration.until import until
 
 pytestmark = pytest.mark.skipif(find_server() is None, reason="no S3 server (versitygw)")
 
-OWN_TESTS = {"Requests", "Connections", "Traffic of topics"}
+OWN_TESTS = {
+    "Requests", "Connections", "Traffic of topics", "Traffic of partitions, with `--metrics-partitions`",
+}  # fmt: skip
 HOUR_MS = 3_600_000
 WAL_BYTES = 32 * MIB
 OPTIONS = (

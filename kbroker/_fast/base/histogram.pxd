@@ -3,7 +3,15 @@
 from libc.stdint cimport int32_t, int64_t
 
 cdef enum:
-    HISTOGRAM_BUCKETS = 26
+    HISTOGRAM_BUCKETS = 30
+
+
+cdef extern from * nogil:
+    """
+    /* How many bits it takes to write `n`; 0 for 0 and below. */
+    static inline int kb_bits(long long n) { return n > 0 ? 64 - __builtin_clzll((unsigned long long)n) : 0; }
+    """
+    int bits "kb_bits"(long long n)
 
 
 cdef struct Histogram:      # counts[i] is of values below 2^i and not below 2^(i - 1), the last of all larger ones
@@ -12,10 +20,7 @@ cdef struct Histogram:      # counts[i] is of values below 2^i and not below 2^(
 
 
 cdef inline void histogram_add(Histogram* histogram, int64_t value) noexcept nogil:
-    cdef int32_t bucket = 0
-    while bucket < HISTOGRAM_BUCKETS - 1 and value >= (<int64_t>1 << bucket):
-        bucket += 1
-    histogram.counts[bucket] += 1
+    histogram.counts[min(bits(value), HISTOGRAM_BUCKETS - 1)] += 1
     histogram.total += value
 
 

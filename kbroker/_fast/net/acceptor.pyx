@@ -54,6 +54,17 @@ cdef class Acceptor(Poller):
         self.call_later(leave)
         done.wait(5)
 
+    @property
+    def refused_by_cause(self) -> dict:
+        """How many connections were accepted and closed at once, by cause."""
+        return {"address_limit": self.refused[REFUSED_ADDRESS_LIMIT], "broker_stop": self.refused[REFUSED_BROKER_STOP],
+                "no_memory": self.refused[REFUSED_NO_MEMORY]}
+
+    @property
+    def pauses_by_cause(self) -> dict:
+        """How often accepting has stopped for a while: new connections wait in the backlog."""
+        return {"limit": self.full_count, "system": self.accept_failures}
+
     def limits_changed(self) -> None:
         """To be called when the quotas have other limits. Any thread."""
         self.call_later(self.regulate)
@@ -101,6 +112,7 @@ cdef class Acceptor(Poller):
         cdef char name[64]
         cdef str peer = (<bytes>name).decode() if peer_name(fd, name, sizeof(name)) > 0 else "?"
         if self.draining or not self.quotas.admit(peer):
+            self.refused[REFUSED_BROKER_STOP if self.draining else REFUSED_ADDRESS_LIMIT] += 1
             close(fd)
             return 0
         for other in self.reactors:
@@ -125,6 +137,7 @@ cdef class Acceptor(Poller):
         if self.accept_room == 0 and not self.is_full:
             self.rest_listeners()
             self.is_full = True    # before the line, which lets other reactors run: they tell of room by this
+            self.full_count += 1
             self.logger.warning(
                 "%d connections are open, the limit (max.connections): new ones wait until others close",
                 self.quotas.connections_max,

@@ -4,6 +4,7 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from kbroker._fast.base.kafka cimport API_API_VERSIONS, API_SASL_AUTHENTICATE, API_SASL_HANDSHAKE
+from kbroker._fast.net.close_cause cimport CLOSE_NONE, CloseCause
 from kbroker._fast.net.frame cimport Frame, FrameBudget, ParseCall
 from kbroker._fast.net.request cimport Output
 from kbroker._fast.net.transport cimport Transport
@@ -19,10 +20,13 @@ cdef struct Channel:
     uint32_t events         # what epoll watches
     int64_t gate_closes_ms  # from then on only requests that authenticate pass (is_allowed); INT64_MAX: it stays open
     bint closing
-    const char* reason      # why, for the log; NULL: the peer closed
+    CloseCause cause        # why
+    const char* reason      # the same for the log; NULL: nothing is logged
     bint ready              # is in the round's list of ready channels
     bint dirty              # is in the sender's list of those with new answers
     bint held_back          # is in the queue of those that wait for the memory of answers
+    int64_t held_back_us    # since when
+    int64_t throttled_us    # that its next request has waited there
     bint queued             # is in the sender's list of those that go on sending
     bint waiting            # is in the sender's list of those that the cache of WAL files is to wake
     bint close_when_sent
@@ -34,6 +38,7 @@ cdef struct Channel:
     int32_t partial_filled
     bint reserved           # it is charged with its size, not with what has arrived
     bint starved            # it is over the budget: nothing is read until memory frees
+    int64_t starved_ms      # since when
     int64_t partial_ms      # since when others starve while it is received
     int32_t recent_bytes    # size of the last frame
     Frame* first            # complete frames that have not been started
@@ -70,6 +75,7 @@ cdef struct Round:
     int64_t bytes_in
     int64_t bytes_out
     int64_t file_bytes      # sent from WAL files rather than memory
+    int64_t starved_ms      # that channels have waited for memory for a frame
     ParseCall parse_produce # as soon as a Produce frame is complete
     ChannelList ready       # with frames to start, or to be closed
     Output** released       # sent answers whose reference is dropped at the next turn with the GIL
@@ -114,6 +120,18 @@ cdef inline bint is_allowed(const Channel* ch, int16_t api_key, int64_t now_ms) 
         or api_key == API_SASL_HANDSHAKE
         or api_key == API_SASL_AUTHENTICATE
     )
+
+
+cdef inline void set_cause(Channel* ch, CloseCause cause, const char* reason) noexcept nogil:
+    """Why it is to close, unless that is known already; `reason`, or NULL, is logged at the end."""
+    if ch.cause == CLOSE_NONE:
+        ch.cause = cause
+        ch.reason = reason
+
+
+cdef inline void begin_close(Channel* ch, CloseCause cause, const char* reason) noexcept nogil:
+    set_cause(ch, cause, reason)
+    ch.closing = True
 
 
 cdef inline void mark_ready(Round* round, Channel* ch) noexcept nogil:

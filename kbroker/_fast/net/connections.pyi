@@ -5,5 +5,8 @@ class Connections(Acceptor):
     idle_ms: int
     no_progress_ms: int
     connections_opened: int
-    connections_closed: int
     answers: AnswerMemory
+    @property
+    def closed_by_cause(self) -> dict[str, int]: ...
+    @property
+    def starved_ms(self) -> int: ...

@@ -9,13 +9,23 @@ from libc.stdlib cimport free
 from posix.unistd cimport close
 
 from kbroker._fast.base.invariant cimport invariant
-from kbroker._fast.net.channel cimport channel_free, channel_new, list_append
+from kbroker._fast.net.acceptor cimport REFUSED_NO_MEMORY
+from kbroker._fast.net.channel cimport begin_close, channel_free, channel_new, list_append, set_cause
+from kbroker._fast.net.close_cause cimport (
+    CLOSE_CAUSES, CLOSE_NONE, CLOSED_BROKER_STOP, CLOSED_INTERNAL_ERROR, CLOSED_LIMIT, CLOSED_NO_PROGRESS, CloseCause,
+)
 from kbroker._fast.net.receive cimport channel_grant
 from kbroker._fast.net.request cimport Request, Response
 from kbroker._fast.net.stale cimport close_if_stale
 
 cdef enum:
     SWEEP_INTERVAL_MS = 1000
+
+# By CloseCause.
+cdef tuple CAUSE_NAMES = (
+    "none", "client", "idle", "no_progress", "protocol_error", "not_authenticated", "limit", "produce_failed",
+    "send_failed", "no_memory", "internal_error", "broker_stop",
+)
 
 
 cdef void _keep_open(ChannelList* channels) noexcept:
@@ -32,11 +42,22 @@ cdef class Connections(Acceptor):
     def __dealloc__(self):
         free(self.dropped.items)
 
+    @property
+    def closed_by_cause(self) -> dict:
+        """How many connections have closed, by cause."""
+        return {CAUSE_NAMES[i]: self.closed[i] for i in range(CLOSE_NONE + 1, CLOSE_CAUSES)}
+
+    @property
+    def starved_ms(self) -> int:
+        """How long connections were not read because there was no memory for their requests, in all."""
+        return self.round.starved_ms
+
     cdef int adopt(self, int fd, int32_t listener, str peer) except -1:
         cdef Channel* ch = channel_new(fd, listener, self.loop_ms)
         cdef Connection connection = Connection.__new__(Connection)
         if ch == NULL:
             self.connection_count -= 1
+            self.refused[REFUSED_NO_MEMORY] += 1
             self.quotas.release(peer)
             close(fd)
             raise MemoryError
@@ -46,6 +67,7 @@ cdef class Connections(Acceptor):
         connection.peer = peer
         if self.epoll.add_channel(ch) < 0:
             self.connection_count -= 1
+            self.refused[REFUSED_NO_MEMORY] += 1
             self.quotas.release(peer)
             channel_free(ch, &self.round, &self.memory.budget)
             return 0
@@ -61,12 +83,13 @@ cdef class Connections(Acceptor):
     cdef bint stays_half_closed(self, Connection connection) noexcept:
         return not self.draining and connection.has_produce_to_append()
 
-    cdef int fail(self, Connection connection, str reason) except -1:
+    cdef int fail(self, Connection connection, CloseCause cause, str reason) except -1:
         """Closes the connection once the answers already queued are out; one line is logged."""
         if connection is None or connection.channel == NULL or connection.channel.close_when_sent:
             return 0
         if reason:
             self.logger.warning("closing connection of %s: %s", connection.peer, reason)
+        set_cause(connection.channel, cause, NULL)
         connection.channel.close_when_sent = True
         self.sender.mark_dirty(connection.channel)
         return 0
@@ -78,6 +101,7 @@ cdef class Connections(Acceptor):
         invariant(self.is_ours())
         if connection.channel == NULL:
             return 0
+        invariant(ch.cause != CLOSE_NONE)
         if ch.reason != NULL:
             self.logger.warning("closing connection of %s: %s", connection.peer, (<bytes>ch.reason).decode())
         connection.channel = NULL
@@ -107,7 +131,7 @@ cdef class Connections(Acceptor):
         self.connection_count -= 1
         invariant(self.connection_count >= 0)
         self.quotas.release(connection.peer)
-        self.connections_closed += 1
+        self.closed[<int>ch.cause] += 1
         return 0
 
     cdef int free_dropped(self) except -1:
@@ -141,7 +165,7 @@ cdef class Connections(Acceptor):
     cdef int close_all(self) except -1:
         cdef Channel* ch = self.channels
         while ch != NULL:
-            ch.closing = True
+            begin_close(ch, CLOSED_BROKER_STOP, NULL)
             self.drop(ch)
             ch = ch.following
         self.free_dropped()
@@ -151,7 +175,7 @@ cdef class Connections(Acceptor):
         """After a failure: closes what has frames in the scratch buffer, which the next round overwrites."""
         cdef int32_t i
         for i in range(self.round.ready.count):
-            self.round.ready.items[i].closing = True
+            begin_close(self.round.ready.items[i], CLOSED_INTERNAL_ERROR, NULL)
             self.drop(self.round.ready.items[i])
         self.round.ready.count = 0
         return 0
@@ -168,8 +192,7 @@ cdef class Connections(Acceptor):
             if ch.output_count > 0 and not ch.closing and self.answers.is_overdue(
                 <Response>ch.outputs[ch.output_head].owner, self.loop_ms - self.no_progress_ms // 4
             ):
-                ch.reason = b"its answer was not read while others waited for memory"
-                ch.closing = True
+                begin_close(ch, CLOSED_NO_PROGRESS, b"its answer was not read while others waited for memory")
             close_if_stale(ch, &self.memory.budget, self.loop_ms, self.idle_ms, self.no_progress_ms)
             if ch.closing and connection.channel != NULL and not (
                 self.stays_half_closed(connection) and self.loop_ms - ch.read_ms <= self.no_progress_ms
@@ -201,8 +224,7 @@ cdef class Connections(Acceptor):
         ch = self.channels
         while ch != NULL and excess > 0:
             if max(ch.read_ms, ch.write_ms) <= newest_ms and not ch.closing:
-                ch.reason = b"more are open than max.connections"
-                ch.closing = True
+                begin_close(ch, CLOSED_LIMIT, b"more are open than max.connections")
                 excess -= 1
             ch = ch.following
         return 0
@@ -214,6 +236,7 @@ cdef class Connections(Acceptor):
             if ch.starved and not ch.closing:
                 if channel_grant(ch, &self.memory.budget):
                     ch.read_ms = ch.partial_ms = self.loop_ms
+                    self.round.starved_ms += self.loop_ms - ch.starved_ms
                     self.sender.mark_dirty(ch)
                 else:
                     self.any_starved = True

@@ -1,6 +1,7 @@
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
+from kbroker._fast.net.api_counters cimport ApiCounters
 from kbroker._fast.net.channel cimport Channel, Round
 from kbroker._fast.net.epoll cimport Epoll
 from kbroker._fast.net.frame cimport FrameMemory
@@ -29,8 +30,8 @@ cdef class Poller(RequestSink):
     cdef unsigned long thread_id        # of the reactor's thread; 0: it does not run
     cdef bint signalled                 # the thread will not wait for long
     cdef object logger
-    cdef public int64_t clock_offset_ms # added to the monotonic clock; for tests
-    cdef public int64_t wall_offset_ms
+    cdef readonly ApiCounters counters
+    cdef public int64_t wall_offset_ms  # for tests
     cdef int event_fd
     cdef int wal_fd                     # eventfd: the log has moved; -1: another reactor watches it
     cdef int cache_fd                   # eventfd: a block of a WAL file has arrived that a channel waits for
@@ -40,6 +41,7 @@ cdef class Poller(RequestSink):
     cdef int32_t accepted
     cdef int32_t accept_room            # so many may be accepted at most
     cdef int accept_errno               # why none can be accepted until the next sweep; 0: they can
+    cdef int64_t accept_failures        # how often none could be, for lack of descriptors or of the system's memory
     cdef bint any_starved
     cdef bint any_held_back             # requests wait until others' answers have been read
     cdef bint has_stalled               # requests wait for the log
@@ -54,5 +56,6 @@ cdef class Poller(RequestSink):
     cdef bint poll(self) noexcept nogil
     cdef void serve(self, Channel* ch, uint32_t events) noexcept nogil
     cdef int64_t wakes_ms(self) noexcept nogil
-    cdef void read_clock(self) noexcept nogil
+    cdef void read_clock(self) noexcept nogil       # the monotonic one
+    cdef void count_sent(self, int32_t first) noexcept nogil
     cdef void accept_all(self, int32_t listener) noexcept nogil

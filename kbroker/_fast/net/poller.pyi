@@ -1,7 +1,8 @@
+from kbroker._fast.net.api_counters import ApiCounters
 from kbroker._fast.net.request import RequestSink
 
 class Poller(RequestSink):
-    clock_offset_ms: int
+    counters: ApiCounters
     wall_offset_ms: int
     @property
     def disk_waits(self) -> int: ...

@@ -6,9 +6,9 @@ from libc.stdlib cimport free, malloc
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 from posix.unistd cimport close, read, write
 
-from kbroker._fast.base.pthread cimport monotonic_ns
 from kbroker._fast.net.accept cimport accept_socket
-from kbroker._fast.net.channel cimport mark_ready, may_be_read
+from kbroker._fast.net.channel cimport begin_close, mark_ready, may_be_read
+from kbroker._fast.net.close_cause cimport CLOSED_BY_CLIENT
 from kbroker._fast.net.epoll cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, epoll_event, epoll_wait
 from kbroker._fast.net.receive cimport channel_receive
 from kbroker._fast.net.request cimport RequestSink
@@ -35,6 +35,7 @@ cdef class Poller(RequestSink):
     def __cinit__(self):
         self.epoll = Epoll()
         self.sender = Sender()
+        self.counters = ApiCounters()
         self.event_fd = -1
         self.wal_fd = -1
         self.cache_fd = -1
@@ -93,11 +94,15 @@ cdef class Poller(RequestSink):
     # -- without the GIL -------------------------------------------------------------------------------------------
 
     cdef void read_clock(self) noexcept nogil:
-        self.round.now_us = monotonic_ns() // 1000 + self.clock_offset_ms * 1000
+        self.round.now_us = self.clock_us()
         self.round.now_ms = self.round.now_us // 1000
-        self.round.wall_ms = _wall_clock_ms() + self.wall_offset_ms
         self.loop_ms = self.round.now_ms
-        self.wall_ms = self.round.wall_ms
+
+    cdef void count_sent(self, int32_t first) noexcept nogil:
+        """Counts the answers that are released from this one on as sent now."""
+        cdef int32_t i
+        for i in range(first, self.round.released_count):
+            self.counters.sent(self.round.released[i], self.round.now_us)
 
     cdef int64_t wakes_ms(self) noexcept nogil:
         """Until when it may wait, at least `loop_ms`."""
@@ -118,10 +123,13 @@ cdef class Poller(RequestSink):
         cdef int i, n
         cdef uint64_t number, count
         cdef bint called = False
+        cdef int32_t released = self.round.released_count
         self.sender.send_dirty()
         self.read_clock()
+        self.count_sent(released)
         n = epoll_wait(self.epoll.fd, events, EVENTS_PER_POLL, <int>(self.wakes_ms() - self.loop_ms))
         self.read_clock()
+        self.wall_ms = self.round.wall_ms = _wall_clock_ms() + self.wall_offset_ms
         self.round.used = 0
         for i in range(n):
             number = events[i].data.u64
@@ -158,6 +166,7 @@ cdef class Poller(RequestSink):
             if fd < 0:
                 if errno == EMFILE or errno == ENFILE or errno == ENOBUFS or errno == ENOMEM:
                     self.accept_errno = errno
+                    self.accept_failures += 1
                     self.epoll.remove(self.listener_fds[listener])      # it would be ready again and again
                 return
             self.accepted_fds[self.accepted] = fd
@@ -177,6 +186,6 @@ cdef class Poller(RequestSink):
                 self.any_starved = True
                 self.sender.mark_dirty(ch)
         elif events & (EPOLLERR | EPOLLHUP):
-            ch.closing = True
+            begin_close(ch, CLOSED_BY_CLIENT, NULL)
         if ch.closing or (ch.frame_count > 0 and events & EPOLLIN):
             mark_ready(&self.round, ch)

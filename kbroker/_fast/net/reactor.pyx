@@ -19,8 +19,9 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t
 
 from kbroker._fast.net.answer_memory cimport AnswerMemory
 from kbroker._fast.net.channel cimport Channel
+from kbroker._fast.net.close_cause cimport CLOSED_INTERNAL_ERROR
 from kbroker._fast.net.connection cimport Connection
-from kbroker._fast.net.request cimport Request, Response
+from kbroker._fast.net.request cimport STAGE_SENDING, Request, Response
 from kbroker._fast.net.request_path cimport RequestPath
 
 cdef enum:
@@ -117,6 +118,7 @@ cdef class Reactor(RequestOrder):
         cdef int32_t i
         cdef Request first
         self.signalled = False
+        self.turn_us = self.clock_us()
         self.sender.release_sent()
         self.adopt_accepted()
         self.take_wal()
@@ -195,7 +197,7 @@ cdef class Reactor(RequestOrder):
                 request.expire()
             except Exception:
                 self.logger.exception("a request failed at its time-out")
-                self.fail(<Connection>request.connection, "internal error")
+                self.fail(<Connection>request.connection, CLOSED_INTERNAL_ERROR, "internal error")
             request = self.deadlines.first()
         return 0
 
@@ -214,6 +216,7 @@ cdef class Reactor(RequestOrder):
     cdef int finish(self, Request request) except -1:
         cdef Connection connection
         if PyThread_get_thread_ident() != self.thread_id:
+            request.enter(STAGE_SENDING, self.clock_us())
             self.inbox_done.append(request)
             return self.signal()
         connection = <Connection>request.connection

@@ -13,7 +13,12 @@ from libc.string cimport memcpy
 from kbroker._fast.base.endian cimport load_i16, load_i32
 from kbroker._fast.base.invariant cimport invariant
 from kbroker._fast.base.kafka cimport API_PRODUCE
-from kbroker._fast.net.channel cimport KEY_BYTES, LENGTH_BYTES, NOT_ALLOWED, end_partial, is_allowed, set_starved
+from kbroker._fast.net.channel cimport (
+    KEY_BYTES, LENGTH_BYTES, NOT_ALLOWED, begin_close, end_partial, is_allowed, set_starved,
+)
+from kbroker._fast.net.close_cause cimport (
+    CLOSED_AT_GATE, CLOSED_BY_CLIENT, CLOSED_NO_MEMORY, CLOSED_PROTOCOL_ERROR, CloseCause,
+)
 from kbroker._fast.net.frame cimport Frame, block_free, block_new, budget_add, budget_load
 from kbroker._fast.net.request cimport HEADER_BYTES_MIN
 
@@ -28,9 +33,8 @@ cdef const char* BAD_LENGTH = "frame length out of bounds"
 cdef const char* OUT_OF_MEMORY = "no memory for a frame"
 
 
-cdef inline int _close(Channel* ch, const char* reason) noexcept nogil:
-    ch.closing = True
-    ch.reason = reason
+cdef inline int _close(Channel* ch, CloseCause cause, const char* reason) noexcept nogil:
+    begin_close(ch, cause, reason)
     return -1
 
 
@@ -67,7 +71,7 @@ cdef bint channel_grant(Channel* ch, FrameBudget* budget) noexcept nogil:
 cdef int _add_frame(Channel* ch, uint8_t* data, int32_t size, bint owned, Round* round) noexcept nogil:
     cdef Frame* frame = <Frame*>calloc(1, sizeof(Frame))
     if frame == NULL:
-        return _close(ch, OUT_OF_MEMORY)
+        return _close(ch, CLOSED_NO_MEMORY, OUT_OF_MEMORY)
     frame.data = data
     frame.size = size
     frame.owned = owned
@@ -89,7 +93,7 @@ cdef int _start_partial(Channel* ch, int32_t size, const uint8_t* p, int64_t hav
     cdef int64_t partial
     ch.partial = block_new(size)
     if ch.partial == NULL:
-        return _close(ch, OUT_OF_MEMORY)
+        return _close(ch, CLOSED_NO_MEMORY, OUT_OF_MEMORY)
     ch.partial_size = size
     ch.partial_filled = <int32_t>have
     ch.partial_ms = round.now_ms
@@ -126,13 +130,13 @@ cdef uint8_t* _cut_at_gate(Channel* ch, uint8_t* p, uint8_t* end, Round* round, 
         return p
     size = load_i32(ch.prefix)
     if size < KEY_BYTES or size > limit:
-        _close(ch, BAD_LENGTH)
+        _close(ch, CLOSED_PROTOCOL_ERROR, BAD_LENGTH)
         return NULL
     if ch.prefix_filled < LENGTH_BYTES + KEY_BYTES:
         return p
     ch.prefix_filled = 0
     if not is_allowed(ch, load_i16(ch.prefix + LENGTH_BYTES), round.now_ms):
-        _close(ch, NOT_ALLOWED)
+        _close(ch, CLOSED_AT_GATE, NOT_ALLOWED)
         return NULL
     if _start_partial(ch, size, ch.prefix + LENGTH_BYTES, KEY_BYTES, round, budget) < 0:
         return NULL
@@ -161,7 +165,7 @@ cdef void _cut(Channel* ch, uint8_t* p, uint8_t* end, Round* round, FrameBudget*
             return
         size = load_i32(ch.prefix)
         if size <= 0 or size > budget.frame_bytes_max:
-            _close(ch, BAD_LENGTH)
+            _close(ch, CLOSED_PROTOCOL_ERROR, BAD_LENGTH)
             return
         ch.prefix_filled = 0
         if end - p < size:
@@ -180,6 +184,7 @@ cdef void channel_receive(Channel* ch, Round* round, FrameBudget* budget) noexce
         return
     if ch.partial != NULL:
         if not channel_grant(ch, budget):
+            ch.starved_ms = round.now_ms
             return
         p = ch.partial + ch.partial_filled
         want = ch.partial_size - ch.partial_filled
@@ -196,7 +201,7 @@ cdef void channel_receive(Channel* ch, Round* round, FrameBudget* budget) noexce
     if n <= 0:
         if n < 0 and (errno == EAGAIN or errno == EINTR):
             return
-        ch.closing = True
+        begin_close(ch, CLOSED_BY_CLIENT, NULL)
         return
     ch.read_ms = round.now_ms
     round.bytes_in += n

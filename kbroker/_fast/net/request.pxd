@@ -2,6 +2,9 @@ from cpython.ref cimport PyObject
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from kbroker._fast.base.endian cimport store_i16, store_i32, store_i64
+from kbroker._fast.base.invariant cimport KB_DEBUG_BUILD, invariant
+from kbroker._fast.base.pthread cimport monotonic_ns
+from kbroker._fast.net.close_cause cimport CloseCause
 from kbroker._fast.net.frame cimport Frame
 from kbroker._fast.wal.read_plan cimport ReadPlan
 from kbroker._fast.wal.wal cimport Wal
@@ -9,6 +12,16 @@ from kbroker._fast.wal.cache_files cimport WalFile
 
 cdef enum:
     HEADER_BYTES_MIN = 8    # of a request: key, version, correlation id
+
+cdef enum Stage:
+    # Where a request's time goes. It is in one stage at a time.
+    STAGE_QUEUE = 0     # received, not handled yet
+    STAGE_LOCAL         # being handled
+    STAGE_WAITING       # for others: the sync of the log, data, a coordinator, a worker, a commit
+    STAGE_COLD_READ     # for data from objects
+    STAGE_THROTTLED     # for room: in the log, or in the memory of answers
+    STAGE_SENDING       # its answer is complete
+    STAGES
 
 cdef enum PartKind:
     PART_OWNED = 0      # bytes of Output.data
@@ -36,6 +49,9 @@ cdef struct Output:
     int32_t ahead_count     # parts after the last one that the next answer is expected to send: read ahead
     int32_t wanted          # parts that the cache of WAL files has been asked for
     int64_t wanted_bytes
+    int32_t api_key         # of its request, ...
+    int64_t arrival_us      # ... when that arrived, ...
+    int64_t done_us         # ... and when this was complete
     PyObject* owner         # the Response; the queue that holds the Output holds one reference to it
 
 
@@ -109,10 +125,15 @@ cdef class Request:
     cdef readonly bytes frame           # the whole payload; None on the fast path, and when it is released
     cdef object charge                  # what counts the frame's bytes against the memory of frames
     cdef readonly int64_t arrival_us    # monotonic
+    cdef Stage stage
+    cdef int64_t since_us               # when it entered that
+    cdef int64_t stage_us[STAGE_SENDING]    # spent in those it has left
     cdef RequestSink sink
     cdef Response response              # None with `done`: nothing is sent
+    cdef int16_t error_code             # the first one that the answer holds, 0: none
     cdef bint done
     cdef bint close_after               # the connection ends after this request
+    cdef CloseCause close_cause
     cdef str close_reason
     cdef bint resume_queued
     cdef bint counts_in_progress        # among the few whose answers may be long
@@ -123,6 +144,15 @@ cdef class Request:
     cdef int64_t deadline_ms
     cdef int32_t heap_index             # in the sink's timer heap, -1: none
     cpdef int release_frame(self) except -1
+
+    cdef inline void enter(self, Stage stage, int64_t now_us) noexcept:
+        """Ends the stage that it is in."""
+        if KB_DEBUG_BUILD:
+            invariant(self.stage != STAGE_SENDING)
+        self.stage_us[<int>self.stage] += now_us - self.since_us
+        self.since_us = now_us
+        self.stage = stage
+
     # What the reactor asks of a request that it has started, on its own thread.
     cdef int begin(self, Frame* frame) except -1    # the request is in its connection's queue; takes the frame over
     cdef int complete_early(self) except -1         # a later request waits: answer with what there is, if possible
@@ -134,8 +164,10 @@ cdef class Request:
 cdef class RequestSink:
     """What a request in progress needs of the reactor that owns its connection."""
     cdef readonly Wal wal
+    cdef public int64_t clock_offset_ms # added to the monotonic clock; for tests
     cdef int64_t loop_ms                # monotonic clock at the last wake-up
     cdef int64_t wall_ms                # wall clock at the last wake-up
+    cdef int64_t turn_us                # monotonic clock when the turn began, or when it last had handled a request
     cdef DeadlineHeap deadlines         # of requests in progress
     cdef list stalled_requests          # that are resumed when the log has moved
     cdef int finish(self, Request request) except -1          # any thread: `done` is set, queue the answer
@@ -147,6 +179,10 @@ cdef class RequestSink:
     cdef int unstall(self, Request request) except -1
     cdef int set_deadline(self, Request request, int64_t deadline_ms) except -1
     cdef int clear_deadline(self, Request request) except -1
+
+    cdef inline int64_t clock_us(self) noexcept nogil:
+        """The monotonic clock, now. Any thread."""
+        return monotonic_ns() // 1000 + self.clock_offset_ms * 1000
 
 
 cdef class DeadlineHeap:

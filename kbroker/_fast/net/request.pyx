@@ -3,11 +3,12 @@
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.ref cimport PyObject
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uintptr_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uintptr_t
 from libc.string cimport memcpy
 
 from kbroker._fast.base.endian cimport load_i16, store_i32
 from kbroker._fast.base.invariant cimport KB_DEBUG_BUILD, invariant
+from kbroker._fast.net.close_cause cimport CLOSED_INTERNAL_ERROR, CLOSED_PROTOCOL_ERROR
 from kbroker._fast.wal.read_plan cimport BatchRef, ReadPlan
 from kbroker._fast.wal.wal cimport Wal
 from kbroker._fast.wal.segment cimport WalSegment
@@ -212,12 +213,23 @@ cdef class Request:
         self.charge = None
         return 0
 
-    def complete_parts(self, parts) -> None:
+    def begin_handling(self) -> None:
+        """Its handler is called now: what came before was waiting in queues. Any thread."""
+        if not self.done:
+            self.enter(STAGE_LOCAL, self.sink.clock_us())
+
+    def begin_waiting(self) -> None:
+        """Its handler has returned, and the answer comes later. Any thread."""
+        if not self.done:
+            self.enter(STAGE_WAITING, self.sink.clock_us())
+
+    def complete_parts(self, parts, int16_t error_code=0) -> None:
         """Answers with the concatenation of the buffers: response header and body, without the length prefix. They must
-        not change until they are sent. Any thread."""
+        not change until they are sent. `error_code`: the first one in them. Any thread."""
         cdef Response response
         if self.done:
             return
+        self.error_code = error_code
         response = Response.__new__(Response)
         response.put_i32(0)
         for part in parts:
@@ -232,10 +244,14 @@ cdef class Request:
         """It waits for neither memory nor a worker: it no longer counts as in progress. Any thread."""
         self.sink.set_aside(self)
 
-    def close_connection(self, reason: str = "") -> None:
-        """Closes the connection once the answers before this request are out; `reason` is logged. Any thread."""
+    def close_connection(self, reason: str = "", *, bint protocol_error=False) -> None:
+        """Closes the connection once the answers before this request are out; `reason` is logged. Any thread.
+
+        `protocol_error`: what the client sent is at fault, not this broker.
+        """
         if not self.done:
             self.close_after = True
+            self.close_cause = CLOSED_PROTOCOL_ERROR if protocol_error else CLOSED_INTERNAL_ERROR
             self.close_reason = reason
             self.done = True
             self.sink.finish(self)

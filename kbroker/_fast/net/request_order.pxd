@@ -1,6 +1,5 @@
 from libc.stdint cimport int32_t
 
-from kbroker._fast.net.api_counters cimport ApiCounters
 from kbroker._fast.net.channel cimport Channel
 from kbroker._fast.net.connection cimport Connection
 from kbroker._fast.net.connections cimport Connections
@@ -19,7 +18,6 @@ cdef class RequestOrder(Connections):
     cdef RequestPath produce
     cdef RequestPath fetch
     cdef public int32_t in_flight_max   # Produce requests of one connection
-    cdef readonly ApiCounters counters
     cdef Connection admitted            # its next request may start before those that wait for the memory of answers
     cdef list touched                   # connections with complete answers
     cdef list woken                     # requests to be resumed

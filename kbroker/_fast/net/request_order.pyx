@@ -7,18 +7,20 @@ from libc.stdint cimport int16_t
 from kbroker._fast.base.endian cimport load_i16, load_i32
 from kbroker._fast.base.invariant cimport invariant
 from kbroker._fast.base.kafka cimport API_FETCH, API_PRODUCE
-from kbroker._fast.base.pthread cimport monotonic_ns
 from kbroker._fast.net.channel cimport (
-    NOT_ALLOWED, OUTPUT_PAUSE_BYTES, channel_keep, channel_pop, channel_queue, is_allowed,
+    NOT_ALLOWED, OUTPUT_PAUSE_BYTES, begin_close, channel_keep, channel_pop, channel_queue, is_allowed, set_cause,
+)
+from kbroker._fast.net.close_cause cimport (
+    CLOSED_AT_GATE, CLOSED_BROKER_STOP, CLOSED_BY_CLIENT, CLOSED_INTERNAL_ERROR, CLOSED_NO_MEMORY,
+    CLOSED_PROTOCOL_ERROR,
 )
 from kbroker._fast.net.frame cimport charge_frame, frame_free
 from kbroker._fast.net.poller cimport Poller
-from kbroker._fast.net.request cimport HEADER_BYTES_MIN
+from kbroker._fast.net.request cimport HEADER_BYTES_MIN, STAGE_LOCAL, STAGE_SENDING, STAGE_THROTTLED, STAGE_WAITING
 
 
 cdef class RequestOrder(Connections):
     def __cinit__(self):
-        self.counters = ApiCounters()
         self.touched = []
         self.woken = []
 
@@ -29,7 +31,7 @@ cdef class RequestOrder(Connections):
             return self.process(ch)
         except Exception:
             self.logger.exception("a connection failed")
-            ch.closing = True
+            begin_close(ch, CLOSED_INTERNAL_ERROR, NULL)
             return self.drop(ch)
 
     cdef int process(self, Channel* ch) except -1:
@@ -43,7 +45,7 @@ cdef class RequestOrder(Connections):
         if ch.closing and not self.stays_half_closed(connection):
             return self.drop(ch)
         if channel_keep(ch, &self.memory.budget) < 0:
-            return self.fail(connection, "no memory for a frame")
+            return self.fail(connection, CLOSED_NO_MEMORY, "no memory for a frame")
         if ch.closing:
             if ch.held >= 0:
                 self.wal.cache.release(ch.held)
@@ -68,7 +70,8 @@ cdef class RequestOrder(Connections):
                         request.resume()
                     except Exception:
                         self.logger.exception("a request failed while it was resumed")
-                        self.fail(<Connection>request.connection, "internal error")
+                        self.fail(<Connection>request.connection, CLOSED_INTERNAL_ERROR, "internal error")
+                self.turn_us = self.clock_us()
             if self.touched:
                 touched = self.touched
                 self.touched = []
@@ -94,7 +97,7 @@ cdef class RequestOrder(Connections):
                 self.start(connection, frame)
             except Exception:
                 self.logger.exception("a request of %s failed", connection.peer)
-                self.fail(connection, "internal error")
+                self.fail(connection, CLOSED_INTERNAL_ERROR, "internal error")
             if connection.channel == NULL:
                 break
             self.queue_answers(connection)
@@ -125,6 +128,7 @@ cdef class RequestOrder(Connections):
             return False
         if connection is not self.admitted and ch.first.size >= 2 and self.answers.waits(load_i16(ch.first.data)):
             ch.held_back = True
+            ch.held_back_us = self.turn_us
             self.answers.waiting.append(connection)
             return False
         self.admitted = None
@@ -144,8 +148,10 @@ cdef class RequestOrder(Connections):
             ch = connection.channel
             if ch != NULL:
                 ch.held_back = False
+                ch.throttled_us = self.turn_us - ch.held_back_us
                 self.admitted = connection
                 if ch.transport.calls.peer_has_closed(&ch.transport):
+                    begin_close(ch, CLOSED_BY_CLIENT, NULL)
                     self.drop(ch)
                 else:
                     self.try_process(ch, False)
@@ -157,11 +163,11 @@ cdef class RequestOrder(Connections):
         cdef int16_t api_key
         if frame.size < HEADER_BYTES_MIN:
             frame_free(frame, &self.memory.budget)
-            return self.fail(connection, "a frame too short for a request header")
+            return self.fail(connection, CLOSED_PROTOCOL_ERROR, "a frame too short for a request header")
         api_key = load_i16(frame.data)
         if not is_allowed(connection.channel, api_key, self.loop_ms):
             frame_free(frame, &self.memory.budget)
-            return self.fail(connection, (<bytes>NOT_ALLOWED).decode())
+            return self.fail(connection, CLOSED_AT_GATE, (<bytes>NOT_ALLOWED).decode())
         if api_key == API_PRODUCE:
             return self.start_compiled(self.produce, connection, frame)
         if api_key == API_FETCH:
@@ -175,9 +181,15 @@ cdef class RequestOrder(Connections):
         if request is None:
             version = load_i16(frame.data + 2)
             frame_free(frame, &self.memory.budget)
-            return self.fail(connection, f"{path.name} request (version {version}) malformed or not supported")
+            return self.fail(connection, CLOSED_PROTOCOL_ERROR,
+                             f"{path.name} request (version {version}) malformed or not supported")
         self.enqueue(connection, request, frame)
-        return request.begin(frame)
+        request.enter(STAGE_LOCAL, self.turn_us)
+        request.begin(frame)
+        self.turn_us = self.clock_us()
+        if request.stage == STAGE_LOCAL and not request.done:
+            request.enter(STAGE_WAITING, self.turn_us)
+        return 0
 
     cdef int start_dispatched(self, Connection connection, Frame* frame) except -1:
         """Of all other APIs."""
@@ -188,7 +200,8 @@ cdef class RequestOrder(Connections):
             self.enqueue(connection, request, frame)
         finally:
             frame_free(frame, &self.memory.budget)
-        self.dispatch(request)
+        self.dispatch(request)      # which tells the request when its handler is called
+        self.turn_us = self.clock_us()
         return 0
 
     cdef int enqueue(self, Connection connection, Request request, const Frame* frame) except -1:
@@ -196,6 +209,9 @@ cdef class RequestOrder(Connections):
         request.api_version = load_i16(frame.data + 2)
         request.correlation_id = load_i32(frame.data + 4)
         request.arrival_us = frame.arrival_us
+        request.stage_us[<int>STAGE_THROTTLED] = connection.channel.throttled_us
+        request.since_us = frame.arrival_us + connection.channel.throttled_us
+        connection.channel.throttled_us = 0
         request.sink = self
         connection.append(request)
         self.counters.received(request.api_key, frame.size + 4)
@@ -217,20 +233,26 @@ cdef class RequestOrder(Connections):
             ch.in_flight -= 1
             invariant(ch.in_flight >= 0)
             self.answers.end(request)
+            if request.stage != STAGE_SENDING:
+                request.enter(STAGE_SENDING, self.turn_us)
             if request.response is not None:
+                request.response.out.api_key = request.api_key
+                request.response.out.arrival_us = request.arrival_us
+                request.response.out.done_us = request.since_us
                 if ch.output_count == 0:
                     ch.write_ms = self.loop_ms
                 if channel_queue(ch, &request.response.out) < 0:
                     raise MemoryError
                 Py_INCREF(request.response)
-            self.counters.answered(request, monotonic_ns() // 1000 + self.clock_offset_ms * 1000)
+            self.counters.answered(request)
             request.response = None
             request.release_frame()
             request.connection = None
             if request.close_after:
-                return self.fail(connection, request.close_reason)
+                return self.fail(connection, request.close_cause, request.close_reason)
             request = connection.head
         if self.draining and ch.in_flight == 0:
+            set_cause(ch, CLOSED_BROKER_STOP, NULL)
             ch.close_when_sent = True
         self.sender.mark_dirty(ch)
         return 0

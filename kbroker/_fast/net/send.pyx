@@ -6,7 +6,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
 from kbroker._fast.base.invariant cimport invariant
 from kbroker._fast.base.page_cache cimport all_cached
 from kbroker._fast.base.sendmsg cimport iovec
-from kbroker._fast.net.channel cimport Channel, Round, release_output
+from kbroker._fast.net.channel cimport Channel, Round, begin_close, release_output
+from kbroker._fast.net.close_cause cimport CLOSED_SEND_FAILED
 from kbroker._fast.net.request cimport PART_OBJECT, PART_OWNED, PART_WAL, Output, OutputPart
 from kbroker._fast.wal.cache cimport CACHE_ABSENT, CACHE_FAILED, CACHE_FULL, CACHE_RETRY, CachePiece
 from kbroker._fast.wal.cache_files cimport WalFile
@@ -200,7 +201,7 @@ cdef int _send(Channel* ch, Wal wal, Round* round, int64_t turn_bytes) noexcept 
             if state == SEND_AGAIN:
                 continue
             if state == SEND_FAILED:
-                ch.reason = b"cannot read the write-ahead log for a send"
+                begin_close(ch, CLOSED_SEND_FAILED, b"cannot read the write-ahead log for a send")
             return state
         else:
             sent = ch.transport.calls.send(&ch.transport, g.iov, g.count, ended == GATHER_LEND)

@@ -5,7 +5,8 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from libc.stdlib cimport free
 from libc.string cimport memmove
 
-from kbroker._fast.net.channel cimport OUTPUT_PAUSE_BYTES, list_append, mark_ready
+from kbroker._fast.net.channel cimport OUTPUT_PAUSE_BYTES, begin_close, list_append, mark_ready
+from kbroker._fast.net.close_cause cimport CLOSED_SEND_FAILED
 from kbroker._fast.net.request cimport Response
 from kbroker._fast.net.send cimport SEND_AGAIN, SEND_DONE, SEND_FAILED, SEND_TURN, SEND_WAIT, channel_send
 
@@ -91,7 +92,7 @@ cdef class Sender:
         if self.round.released_count > 0 and self.release_ms == INT64_MAX:
             self.release_ms = self.round.now_ms + (0 if self.releases_at_once else RELEASE_DELAY_MS)
         if state == SEND_FAILED or (ch.close_when_sent and ch.output_count == 0):
-            ch.closing = True
+            begin_close(ch, CLOSED_SEND_FAILED, NULL)   # unless it closes for a cause of its own
             mark_ready(self.round, ch)
         elif (
             ch.frame_count > 0

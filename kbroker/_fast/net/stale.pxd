@@ -2,7 +2,8 @@
 
 from libc.stdint cimport int64_t
 
-from kbroker._fast.net.channel cimport OUTPUT_PAUSE_BYTES, Channel
+from kbroker._fast.net.channel cimport OUTPUT_PAUSE_BYTES, Channel, begin_close
+from kbroker._fast.net.close_cause cimport CLOSED_IDLE, CLOSED_NO_PROGRESS
 from kbroker._fast.net.frame cimport FrameBudget
 
 cdef inline void close_if_stale(Channel* ch, const FrameBudget* budget, int64_t now_ms, int64_t idle_ms,
@@ -18,15 +19,12 @@ cdef inline void close_if_stale(Channel* ch, const FrameBudget* budget, int64_t 
     if ch.closing:
         pass
     elif now_ms - ch.partial_ms > no_progress_ms // 2:
-        ch.reason = b"a request was not sent to its end while others waited for memory"
-        ch.closing = True
+        begin_close(ch, CLOSED_NO_PROGRESS, b"a request was not sent to its end while others waited for memory")
     elif ch.output_count > 0:
         if now_ms - ch.write_ms > no_progress_ms:
-            ch.reason = b"its answers were not read"
-            ch.closing = True
+            begin_close(ch, CLOSED_NO_PROGRESS, b"its answers were not read")
     elif ch.partial != NULL and not ch.starved and ch.frame_count == 0:
         if now_ms - ch.read_ms > no_progress_ms:
-            ch.reason = b"a request was not sent to its end"
-            ch.closing = True
+            begin_close(ch, CLOSED_NO_PROGRESS, b"a request was not sent to its end")
     elif ch.in_flight == 0 and ch.frame_count == 0 and now_ms - max(ch.read_ms, ch.write_ms) > idle_ms:
-        ch.closing = True
+        begin_close(ch, CLOSED_IDLE, NULL)

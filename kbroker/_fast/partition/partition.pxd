@@ -40,6 +40,7 @@ cdef class Partition(BatchIndex):
     cdef int64_t end_lsn_of(self, int64_t offset) except -1
     cpdef int64_t high_watermark(self)        # end of what is durable: in the WAL, or in objects
     cpdef int64_t last_stable_offset(self)
+    cpdef int count_fetched(self, int64_t size, int64_t records) except -1
 
     # -- own state
     cdef EntryKey key
@@ -47,7 +48,10 @@ cdef class Partition(BatchIndex):
     cdef readonly list replayed_epochs        # (leader epoch, first offset) as recovery met them
     cdef int64_t durable_offset               # high watermark when last looked
     cdef int64_t durable_dense                # number of the first dense batch above it
-    cdef int64_t appended_bytes               # of batches, since the start
+    cdef readonly int64_t appended_bytes      # of batches, since the start; those that were recovered are not counted
+    cdef readonly int64_t appended_records
+    cdef readonly int64_t fetched_bytes       # of batches that were sent to consumers
+    cdef readonly int64_t fetched_records
     cdef int64_t counted_flushed              # flushed position for which counted_unflushed holds
     cdef int64_t counted_unflushed
     cdef int64_t counted_appended

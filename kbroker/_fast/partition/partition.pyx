@@ -129,6 +129,7 @@ cdef class Partition(BatchIndex):
         self.next_offset += <int64_t>info.last_offset_delta + 1
         self.last_end_lsn = end_lsn
         self.appended_bytes += info.size
+        self.appended_records += info.record_count
         self.commits.appended_bytes += info.size
         if info.producer_id >= 0:
             if info.attributes & CONTROL:
@@ -219,6 +220,12 @@ cdef class Partition(BatchIndex):
     def end_verification(self, Verification guard not None, *, bint refused):
         """The coordinator has answered; ``refused``: for good, so that the guard is not needed any more."""
         self.producers.guards.end(guard, refused)
+
+    cpdef int count_fetched(self, int64_t size, int64_t records) except -1:
+        """An answer to a consumer holds so many bytes and records."""
+        self.fetched_bytes += size
+        self.fetched_records += records
+        return 0
 
     # -- watermarks --------------------------------------------------------------------------------------------
 
@@ -365,7 +372,6 @@ cdef class Partition(BatchIndex):
                 self.producers.replay(batch, &info, record.base_offset)
             self.last_end_lsn = end_lsn
             self.next_offset = record.base_offset + record.last_offset_delta + 1
-            self.appended_bytes += record.size
             replayed += 1
         if not self.object_durable:
             self.durable_offset = self.next_offset
@@ -374,3 +380,15 @@ cdef class Partition(BatchIndex):
         self.attach_slice(segment, scan, i)
         self.counted_flushed = -1
         return replayed
+
+
+def traffic(list partitions not None) -> tuple:
+    """(appended bytes, appended records, fetched bytes, fetched records) of all these, since the start."""
+    cdef Partition partition
+    cdef int64_t appended_bytes = 0, appended_records = 0, fetched_bytes = 0, fetched_records = 0
+    for partition in partitions:
+        appended_bytes += partition.appended_bytes
+        appended_records += partition.appended_records
+        fetched_bytes += partition.fetched_bytes
+        fetched_records += partition.fetched_records
+    return appended_bytes, appended_records, fetched_bytes, fetched_records

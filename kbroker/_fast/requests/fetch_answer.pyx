@@ -32,13 +32,15 @@ _first_offset = operator.itemgetter(1)
 cdef list NONE_ABORTED = []     # stays empty
 
 
-cdef int32_t mark_included(list slots, bint incremental) except -1:
+cdef int32_t mark_included(list slots, bint incremental, int16_t* error) except -1:
     cdef FetchSlot slot
     cdef bytes topic = None
     cdef int32_t topics = 0
     for slot in slots:
         if slot.error != 0:
             slot.forget_offsets()
+            if error[0] == 0:
+                error[0] = slot.error
         slot.included = (
             not incremental
             or slot.bytes > 0
@@ -78,9 +80,11 @@ cdef int put_slots(Response response, int16_t version, list slots, ReadPlan plan
                             slot.last_stable_offset, slot.log_start, aborted, slot.bytes)
         if slot.end_ref > slot.first_ref:
             response.add_plan(wal, plan, slot.first_ref, slot.end_ref, COPY_BELOW_BYTES)
+            slot.partition.count_fetched(slot.bytes, slot.end_offset - slot.fetch_offset)
         elif slot.bytes > 0:
             for part in slot.cold:
                 response.add_object(part)
+            slot.partition.count_fetched(slot.bytes, _record_count(slot.cold))
         put_fetch_partition_end(response, version, slot.diverging_epoch, slot.diverging_end, node_id,
                                 slot.leader_epoch if version >= LEADER_HINT_VERSION else -1)
         slot.told_high_watermark = slot.high_watermark
@@ -88,6 +92,20 @@ cdef int put_slots(Response response, int16_t version, list slots, ReadPlan plan
     if opened:
         put_fetch_tags(response, version)
     return 0
+
+
+cdef int64_t _record_count(list parts) except -1:
+    """Of whole batches, as their headers say."""
+    cdef const uint8_t[::1] part
+    cdef BatchInfo info
+    cdef Py_ssize_t position
+    cdef int64_t count = 0
+    for part in parts:
+        position = 0
+        while position < part.shape[0] and parse_header(&part[position], part.shape[0] - position, &info) == 0:
+            count += info.record_count
+            position += info.size
+    return count
 
 
 cdef int32_t _included_from(list slots, Py_ssize_t first) except -1:

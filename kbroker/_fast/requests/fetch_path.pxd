@@ -22,6 +22,7 @@ cdef class FetchRequest(Request):
     cdef int64_t min_bytes
     cdef int64_t max_bytes
     cdef FetchWait wait             # None: not parked
+    cdef int32_t cold_reads         # in progress
     cdef bytes found_topic          # what this attempt has looked up last, ...
     cdef object found_log           # ... and found, ...
     cdef list found_partitions      # ... and its partitions
@@ -38,6 +39,8 @@ cdef class FetchRequest(Request):
     cdef bint enough(self) except -1
     cdef bint moved(self) except -1
     cdef int park(self) except -1
+    cdef int await_cold(self) except -1
+    cdef int cold_read_ended(self) except -1
     cdef int leave(self) except -1
     cdef int answer(self, ReadPlan plan) except -1
 

@@ -34,7 +34,7 @@ from kbroker._fast.partition.batch_index cimport READ_COLD
 from kbroker._fast.partition.partition cimport Partition
 from kbroker._fast.wal.read_plan cimport ReadPlan
 from kbroker._fast.net.frame cimport Frame, frame_free
-from kbroker._fast.net.request cimport Request, Response, new_response
+from kbroker._fast.net.request cimport STAGE_COLD_READ, STAGE_WAITING, Request, Response, new_response
 
 
 cdef enum:
@@ -133,6 +133,7 @@ cdef class FetchRequest(Request):
     cdef int refuse(self, int16_t error) except -1:
         """An error of the session: the answer holds no partitions."""
         cdef Response response = new_response(self.correlation_id, self.api_version >= FETCH_FLEXIBLE)
+        self.error_code = error
         put_fetch_header(response, self.api_version, error, 0, 0)
         put_fetch_tags(response, self.api_version)
         response.finish()
@@ -264,6 +265,7 @@ cdef class FetchRequest(Request):
                 answer = ColdAnswer.__new__(ColdAnswer)
                 (<ColdAnswer>answer).request = self
                 (<ColdAnswer>answer).slot = slot
+                self.cold_reads += 1
                 self.context.cold_reader.request(
                     slot.partition.log, slot.fetch_offset, slot.upper, limit, partial(_deliver, slot.partition, answer)
                 )
@@ -314,6 +316,19 @@ cdef class FetchRequest(Request):
         self.sink.set_deadline(self, self.arrival_us // 1000 + self.max_wait_ms)
         if self.moved():
             self.attempt(False)
+        return self.await_cold()
+
+    cdef int await_cold(self) except -1:
+        """Its time counts as that of cold reads while one is in progress."""
+        if self.cold_reads > 0 and not self.done and self.stage != STAGE_COLD_READ:
+            self.enter(STAGE_COLD_READ, self.sink.clock_us())
+        return 0
+
+    cdef int cold_read_ended(self) except -1:
+        """Any thread."""
+        self.cold_reads -= 1
+        if self.cold_reads == 0 and self.stage == STAGE_COLD_READ:
+            self.enter(STAGE_WAITING, self.sink.clock_us())
         return 0
 
     cdef int leave(self) except -1:
@@ -333,7 +348,7 @@ cdef class FetchRequest(Request):
         cdef FetchSession session = self.session
         cdef FetchSlot slot
         put_fetch_header(response, version, 0, 0 if session is None else session.session_id,
-                         mark_included(self.slots, self.incremental))
+                         mark_included(self.slots, self.incremental, &self.error_code))
         if plan.count > 0:
             response.keep_plan(plan)
         put_slots(response, version, self.slots, plan, self.sink.wal, self.read_committed, self.context.node_id)
@@ -355,7 +370,7 @@ cdef class FetchRequest(Request):
         if self.done or self.wait is None or not self.moved():
             return 0
         self.attempt(False)
-        return 0
+        return self.await_cold()
 
     cdef int complete_early(self) except -1:
         if not self.done and self.wait is not None:
@@ -390,6 +405,8 @@ cdef class FetchWait(Waiter):
 
 def _deliver(Partition partition not None, ColdAnswer answer not None, result):
     """Drops what was read of another partition than the slot's present one."""
+    if answer.request is not None:
+        answer.request.cold_read_ended()
     if answer.slot is not None and (<FetchSlot>answer.slot).partition is not partition:
         answer.request = None
         answer.slot = None

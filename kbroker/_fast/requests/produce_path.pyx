@@ -16,6 +16,7 @@ from kbroker._fast.base.kafka cimport (
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
+from kbroker._fast.net.close_cause cimport CLOSED_PRODUCE_FAILED
 from kbroker._fast.net.frame cimport Frame, FrameBudget, frame_free, frame_own
 from kbroker._fast.wal.commit cimport CommitQueue, Completion, WaitList
 from kbroker._fast.base.endian cimport store_i16, store_i64
@@ -36,7 +37,7 @@ from kbroker._fast.requests.produce_codec cimport (
 from kbroker._fast.partition.producer_state cimport PRODUCER_WAIT
 from kbroker._fast.partition.verification_guards cimport Verification
 from kbroker._fast.records.record_batch cimport TRANSACTIONAL
-from kbroker._fast.net.request cimport Request, Response, new_response
+from kbroker._fast.net.request cimport STAGE_THROTTLED, STAGE_WAITING, Request, Response, new_response
 from kbroker._fast.requests.produce_judge cimport is_batch, judge_inline, judge_item, request_error, work_bytes
 from kbroker._fast.requests.request_context cimport RequestContext
 from kbroker._fast.requests.verification cimport VERIFY_RETRY_MS, Verifications
@@ -320,6 +321,7 @@ cdef class ProduceRequest(Request):
         if not self.stalled:
             self.stalled = True
             self.stalled_at_ms = self.sink.loop_ms
+            self.enter(STAGE_THROTTLED, self.sink.clock_us())
             _own(self.produce, self.budget)
         self.wants_producer = for_producer
         if for_producer:
@@ -340,6 +342,8 @@ cdef class ProduceRequest(Request):
             put_produce_topic(self.response, self.parsed, self.produce.data, i)
         if error != 0:
             self.failed = True
+            if self.error_code == 0:
+                self.error_code = error
             if error == item.code:
                 if self.parsed.version >= RECORD_ERRORS_VERSION:
                     record_errors = _record_errors(item)
@@ -380,6 +384,7 @@ cdef class ProduceRequest(Request):
         self.blocking = False
         if self.stalled:
             self.sink.wal.room_waited_ms += self.sink.loop_ms - self.stalled_at_ms
+            self.enter(STAGE_WAITING, self.sink.clock_us())
             self.sink.unstall(self)
             self.sink.clear_deadline(self)
         if self.end_lsn == 0 or self.parsed.acks == 0:
@@ -402,6 +407,7 @@ cdef class ProduceRequest(Request):
         if self.object_positions is not None:
             self.sink.clear_deadline(self)
         if error != 0:
+            self.error_code = error
             for i in range(self.parsed.count):
                 if self.parsed.items[i].error_position > 0:
                     _put_error(self.response, self.parsed.items[i].error_position, error)
@@ -409,6 +415,7 @@ cdef class ProduceRequest(Request):
             self.response = None
             if self.failed:
                 self.close_after = True
+                self.close_cause = CLOSED_PRODUCE_FAILED
                 self.close_reason = "a produce request without acknowledgement failed"
         self.done = True
         return self.sink.finish(self)
@@ -436,6 +443,7 @@ cdef class ProduceRequest(Request):
             # The data is not in objects in time. It may still get there: the same error as a replica's delay in Kafka.
             if self.sink.wal.durable() < self.end_lsn:
                 return self.committed(REQUEST_TIMED_OUT)
+            self.error_code = REQUEST_TIMED_OUT
             for position in self.object_positions:
                 _put_error(self.response, position, REQUEST_TIMED_OUT)
             return self.committed(0)

@@ -6,6 +6,7 @@ from kbroker.admin.metrics import (
     background,
     cache,
     client_metrics,
+    connections,
     flush,
     groups,
     log,
@@ -17,13 +18,17 @@ from kbroker.admin.metrics import (
     shards,
     store,
     topic_logs,
+    topics,
     transactions,
 )
 
 TABLES = (
     requests.TABLE,
+    connections.TABLE,
     topic_logs.TABLE,
     topic_logs.PARTITION_TABLE,
+    topics.TABLE,
+    topics.PARTITION_TABLE,
     groups.TABLE,
     transactions.TABLE,
     shards.TABLE,

@@ -97,6 +97,7 @@ class BatchLog:
         self.producers = Producers()
         self.log = self
         self.reads = 0
+        self.fetched_bytes = self.fetched_records = 0
 
     @property
     def end(self) -> int:
@@ -124,6 +125,10 @@ class BatchLog:
         if not commit:
             self.producers.aborted.restore([*self.producers.aborted.entries, (producer_id, first, self.end, self.end)])
         self.batches.append((self.end, marker))
+
+    def count_fetched(self, size: int, records: int) -> None:
+        self.fetched_bytes += size
+        self.fetched_records += records
 
     def read_bytes(self, offset: int, upper: int, max_bytes: int) -> bytes | None:
         self.reads += 1

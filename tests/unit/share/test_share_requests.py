@@ -519,3 +519,13 @@ def test_nothing_is_written_once_the_state_is_about_to_be_deleted() -> None:
     broker.loop.run_pending()
     assert order == [writes]
     assert broker.states.writes == writes
+
+
+def test_what_members_get_counts_as_fetched() -> None:
+    broker = Broker()
+    broker.append(records=10, size=100)
+    broker.append(records=10, size=100)
+    assert broker.got("a", max_records=15) == [(0, 19, 1)]
+    assert broker.got("b") == []
+    log = broker.logs[0]
+    assert (log.fetched_records, log.fetched_bytes) == (20, sum(len(data) for _, data in log.batches))

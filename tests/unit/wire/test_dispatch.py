@@ -261,16 +261,6 @@ def test_a_request_after_a_parked_fetch_is_served_at_once(tmp_path):
         assert client.receive()[0] == heartbeat
 
 
-def test_metrics_count_by_api(tmp_path):
-    with broker_with(tmp_path, lambda *_: HeartbeatResponse()) as broker, Client(broker) as client:
-        for _ in range(3):
-            client.ask(12, 4, HeartbeatRequest(group_id="g"))
-        requests, bytes_in, bytes_out, took_us, histogram = broker.server.metrics()[12]
-        assert (requests, sum(histogram)) == (3, 3)
-        assert bytes_in > bytes_out > 0
-        assert took_us > 0
-
-
 def test_requests_wait_for_handlers_that_are_not_loaded_yet(tmp_path):
     def handle(context, info, request):
         return HeartbeatResponse(error_code=25)

@@ -139,7 +139,7 @@ def test_a_slow_consumer_gets_every_byte_and_delays_no_producer(tmp_path):
         for records in sent[:30]:
             assert produced(producer.ask(0, 9, produce_request(records))).error_code == 0
         consumer.send(1, 11, fetch_request(("t", 0, 0), partition_max_bytes=50 * MIB))
-        until(lambda: broker.reactor.counters.as_dict().get(1, (0,))[0] == 1)
+        until(lambda: broker.reactor.counters.requests(1))
         for _ in range(8):
             for records in sent[30:]:
                 assert produced(producer.ask(0, 9, produce_request(records))).error_code == 0
@@ -161,7 +161,7 @@ def test_a_connection_is_not_read_while_its_answer_is_unsent_or_its_request_wait
             assert produced(other.ask(0, 9, produce_request(batch(b"x" * 900_000)))).error_code == 0
         consumer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         consumer.send(1, 11, fetch_request(("t", 0, 0), partition_max_bytes=50 * MIB))
-        until(lambda: broker.reactor.counters.as_dict().get(1, (0,))[0] == 1)
+        until(lambda: broker.reactor.counters.requests(1))
         heartbeat = struct.pack(">ihhi", 8, 12, 0, 7)  # the test holds its answer
         asking.socket.sendall(heartbeat)
         until(lambda: held)
@@ -203,11 +203,12 @@ def test_bytes_after_a_malformed_frame_do_not_keep_the_thread_busy(tmp_path, mon
         before = broker.reactor.socket_bytes[1]
         reader.sendall(other.frame(1, 11, fetch_request(("t", 0, 0))))
         until(lambda: broker.reactor.socket_bytes[1] > before)
-        assert broker.reactor.counters.as_dict()[1][2] > broker.reactor.socket_bytes[1] - before  # something is unsent
+        queued = broker.reactor.counters.byte_counts(1)[1]
+        assert queued > broker.reactor.socket_bytes[1] - before  # something is unsent
         reader.sendall(struct.pack(">i", 4) + b"oops" + struct.pack(">ihhi", 8, 12, 0, 7))
         waits = fetch_request(("t", 0, 1), max_wait_ms=300, min_bytes=MIB)
         assert cpu_seconds_of_waits(other, waits) < 0.45
-        left = broker.reactor.counters.as_dict()[1][2]
+        left = broker.reactor.counters.byte_counts(1)[1]
         while part := reader.recv(MIB):
             left -= len(part)
         assert left < 1000  # all of it came, and then the end
@@ -288,7 +289,7 @@ def test_a_reader_that_never_reads_is_closed(tmp_path):
         with Client(broker) as consumer:
             consumer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             consumer.send(1, 11, fetch_request(("t", 0, 0), partition_max_bytes=50 * MIB))
-            until(lambda: broker.reactor.counters.as_dict().get(1, (0,))[0] == 1)
+            until(lambda: broker.reactor.counters.requests(1))
             until(lambda: broker.server.connection_count == 2)
             broker.reactor.clock_offset_ms += 10_000
             producer.ask(0, 9, produce_request(batch(b"y")))
@@ -557,6 +558,6 @@ def test_sent_answers_release_their_wal_files(tmp_path):
         for _ in range(4):
             client.ask(1, 11, fetch_request(("t", 0, 0)))
         gone.send(1, 11, fetch_request(("t", 0, 0)))
-        until(lambda: broker.reactor.counters.as_dict()[1][0] == 5)
+        until(lambda: sum(broker.reactor.counters.requests(1).values()) == 5)
         gone.socket.close()
         until(lambda: segment.borrows == 0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kbroker._fast.partition.partition import Partition
+from kbroker._fast.partition.partition import Partition, traffic
 from kbroker._fast.partition.topic_rules import TopicRules
 from kbroker._fast.wal.commit import CallbackWaiter, FastAppendWait, FastKafkaError
 from kbroker._fast.wal.faults import Faults
@@ -295,3 +295,19 @@ def test_nothing_is_acknowledged_once_the_broker_is_superseded(tmp_path: Path) -
             partition.append_marker(9, 0, 0, True, 0)
         assert caught.value.code == 6
         assert partition.high_watermark() == 2
+
+
+def test_traffic_counts_what_was_appended_and_fetched_since_the_start(tmp_path: Path) -> None:
+    with Log(tmp_path).start() as log:
+        partition, other = log.partition(), log.partition(index=1)
+        log.append(batch(300, records=3))
+        log.append(batch(200, records=2), other)
+        other.count_fetched(200, 2)
+        assert traffic([partition, other]) == (500, 5, 200, 2)
+        assert traffic([partition]) == (300, 3, 0, 0)
+        assert traffic([]) == (0, 0, 0, 0)
+        log.sync()
+    with Log(tmp_path).start() as log:
+        partition = log.partition()
+        assert (partition.next_offset, partition.unflushed_bytes) == (3, 300)
+        assert traffic([partition]) == (0, 0, 0, 0)
