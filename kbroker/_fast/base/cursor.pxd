@@ -1,9 +1,7 @@
 # The checked reader that parses untrusted bytes: every take looks at what is left first. A take that fails returns
 # -1 and leaves the cursor where it was. Varints are those of the Kafka protocol guide: zig-zag or unsigned base-128,
 # least significant group first, at most 5 bytes (10 for 64 bits); bits beyond the width are dropped, as Java does.
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-
-from kbroker._fast.base.endian cimport load_i16, load_i32, load_i64, load_u16, load_u32, load_u64
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 cdef struct Cursor:
     const uint8_t* p      # next byte; borrowed, the owner of the buffer keeps it alive
@@ -26,30 +24,6 @@ cdef inline int take_i8(Cursor* c, int8_t* out) noexcept nogil:
         return -1
     out[0] = <int8_t>c.p[0]
     c.p += 1
-    return 0
-
-
-cdef inline int take_i16(Cursor* c, int16_t* out) noexcept nogil:
-    if c.end - c.p < 2:
-        return -1
-    out[0] = load_i16(c.p)
-    c.p += 2
-    return 0
-
-
-cdef inline int take_i32(Cursor* c, int32_t* out) noexcept nogil:
-    if c.end - c.p < 4:
-        return -1
-    out[0] = load_i32(c.p)
-    c.p += 4
-    return 0
-
-
-cdef inline int take_i64(Cursor* c, int64_t* out) noexcept nogil:
-    if c.end - c.p < 8:
-        return -1
-    out[0] = load_i64(c.p)
-    c.p += 8
     return 0
 
 
