@@ -103,7 +103,7 @@ def keys(store: Store, topic: str) -> list[str]:
 
 def delete(store: Store, key: str) -> None:
     """Directly, without a broker."""
-    from kbroker.cli.bucket import Bucket, Place
+    from kbroker.cli.offline.bucket import Bucket, Place
 
     options = dict(zip(store.options[::2], store.options[1::2], strict=True))
     before = dict(os.environ)

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from conftest import SMALL, Store
 
-from kbroker.cli.bucket import Bucket, Place
+from kbroker.cli.offline.bucket import Bucket, Place
 
 SECONDS = 30.0
 QUIET = {"log_level": 0}

@@ -14,10 +14,10 @@ from click.testing import CliRunner, Result
 
 from kbroker.app.config import BrokerConfig, load_config
 from kbroker.app.data_dir import DataDir, running_pid
-from kbroker.cli.doctor_finding import Finding, Status
-from kbroker.cli.doctor_machine import check_machine, file_system
-from kbroker.cli.doctor_network import check_network, listening_pid
-from kbroker.cli.doctor_store import check_store
+from kbroker.cli.doctor.finding import Finding, Status
+from kbroker.cli.doctor.machine import check_machine, file_system
+from kbroker.cli.doctor.network import check_network, listening_pid
+from kbroker.cli.doctor.store import check_store
 from kbroker.cli.main import cli
 from kbroker.clock import ManualClock, SystemClock
 from kbroker.storage.formats.object_keys import ObjectKeys
@@ -138,7 +138,7 @@ def test_the_file_system_is_that_of_the_innermost_mount(tmp_path: Path, path: st
     ],
 )
 def test_file_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, status: Status, part: str) -> None:
-    monkeypatch.setattr("kbroker.cli.doctor_machine.file_system", lambda path: kind)
+    monkeypatch.setattr("kbroker.cli.doctor.machine.file_system", lambda path: kind)
     found = by_check(check_machine(config(tmp_path), SystemClock()))["file-system"]
     assert (found.status, part in found.message) == (status, True), found
 
@@ -216,11 +216,11 @@ def in_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., d
     """Checks a store that takes the place of the configured one."""
 
     def check(store: ObjectStore, now_ms: int = NOW) -> dict[str, Finding]:
-        monkeypatch.setattr("kbroker.cli.doctor_store.open_store", lambda *args, **options: store)
+        monkeypatch.setattr("kbroker.cli.doctor.store.open_store", lambda *args, **options: store)
         monkeypatch.setattr(
-            "kbroker.cli.doctor_store._credentials", lambda: Finding("store-credentials", Status.OK, "")
+            "kbroker.cli.doctor.store._credentials", lambda: Finding("store-credentials", Status.OK, "")
         )
-        monkeypatch.setattr("kbroker.cli.doctor_cluster.open_store", lambda *args, **options: store)
+        monkeypatch.setattr("kbroker.cli.doctor.cluster.open_store", lambda *args, **options: store)
         return by_check(check_store(config(tmp_path, object_store="s3://bucket/x"), ManualClock(now_ms)))
 
     return check

@@ -182,7 +182,7 @@ def test_cat_prints_a_pack(folder) -> None:
 
 
 def test_cat_reads_a_large_object_in_windows(folder, monkeypatch) -> None:
-    monkeypatch.setattr("kbroker.cli.bucket.READ_BYTES", 300)
+    monkeypatch.setattr("kbroker.cli.offline.bucket.READ_BYTES", 300)
     key = folder.bucket.klix("u", 0, batches(0, 20))
     assert records(folder.run("cat", key)) == [("u", 0, offset) for offset in range(60)]
 

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kbroker.cli.main import cli
-from kbroker.cli.support_parts import LOG_BYTES_MAX, last_lines
-from kbroker.cli.support_secrets import Scrubber
+from kbroker.cli.support.parts import LOG_BYTES_MAX, last_lines
+from kbroker.cli.support.secrets import Scrubber
 from tests.unit.not_files import NOT_FILES, name_of_kind
 
 SECRET = "wJalrXUtnFEMI-canary"
@@ -126,7 +126,7 @@ def test_a_full_disk_leaves_no_part_of_a_bundle(tmp_path: Path, monkeypatch: pyt
     def full(*args: object) -> None:
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr("kbroker.cli.support_bundle._archive", full)
+    monkeypatch.setattr("kbroker.cli.support.bundle._archive", full)
     result = bundle(tmp_path)
     assert result.exit_code == 1
     assert "No space left on device" in result.stderr

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kbroker.app.config import EVERY_ADDRESS, BrokerConfig
 from kbroker.app.data_dir import running_pid
-from kbroker.cli.doctor_finding import Finding, failed, ok, warning
+from kbroker.cli.doctor.finding import Finding, failed, ok, warning
 from kbroker.types import address_text
 from kbroker.wire.server import bind
 

@@ -15,9 +15,9 @@ from typing import Any
 import click
 
 from kbroker.app.data_dir import stopped_data_dir
-from kbroker.cli.bucket import Place
+from kbroker.cli.offline.bucket import Place
+from kbroker.cli.offline.wal_log import StoppedLog
 from kbroker.cli.record_json import record_json
-from kbroker.cli.wal_log import StoppedLog
 from kbroker.errors import StartError
 
 

@@ -6,7 +6,7 @@ import contextlib
 
 from kbroker.app.config import BrokerConfig
 from kbroker.app.data_dir import Identity, read_identity
-from kbroker.cli.doctor_finding import Finding, failed, ok
+from kbroker.cli.doctor.finding import Finding, failed, ok
 from kbroker.errors import CorruptionError, StartError
 from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.ledger.ownership import find_clusters, newest_claim

@@ -15,8 +15,8 @@ from typing import Any
 import click
 
 from kbroker._fast.records.records import iter_records
-from kbroker.cli.bucket import Bucket, Place
-from kbroker.cli.object_show import (
+from kbroker.cli.offline.bucket import Bucket, Place
+from kbroker.cli.offline.object_show import (
     image_lines,
     log_object_json,
     pack_lines,

@@ -22,7 +22,7 @@ from kbroker._fast.records.records import (
     parse_marker,
 )
 from kbroker.app.data_dir import Identity
-from kbroker.cli.bucket import Bucket, Place
+from kbroker.cli.offline.bucket import Bucket, Place
 from kbroker.cluster.image import INTERNAL_TOPICS, TRANSACTION_STATE
 from kbroker.cluster.local_topics import local_topic_names
 from kbroker.coordinator.runtime.shard import UnknownRecordError

@@ -14,10 +14,10 @@ import click
 from kbroker.app.config import Settings
 from kbroker.app.config_sources import DEFAULT
 from kbroker.cli.broker_options import BrokerCommand, with_settings
-from kbroker.cli.doctor_finding import Finding, Status, ok, warning
-from kbroker.cli.doctor_machine import check_machine
-from kbroker.cli.doctor_network import check_network
-from kbroker.cli.doctor_store import check_store
+from kbroker.cli.doctor.finding import Finding, Status, ok, warning
+from kbroker.cli.doctor.machine import check_machine
+from kbroker.cli.doctor.network import check_network
+from kbroker.cli.doctor.store import check_store
 from kbroker.cli.output import Output
 from kbroker.clock import SystemClock
 

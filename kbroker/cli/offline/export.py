@@ -11,9 +11,9 @@ from pathlib import Path
 
 import click
 
-from kbroker.cli.bucket import Bucket, Place
-from kbroker.cli.object import failing_with, place_options
-from kbroker.cli.store_copies import copies_between
+from kbroker.cli.offline.bucket import Bucket, Place
+from kbroker.cli.offline.object import failing_with, place_options
+from kbroker.cli.offline.store_copies import copies_between
 from kbroker.clock import SystemClock
 from kbroker.cluster.image import MetadataImage
 from kbroker.exchange.bucket.bucket_export import BucketExport

@@ -9,8 +9,8 @@ import sys
 
 import click
 
-from kbroker.cli.bucket import Bucket, Place
-from kbroker.cli.object import place_options
+from kbroker.cli.offline.bucket import Bucket, Place
+from kbroker.cli.offline.object import place_options
 from kbroker.clock import SystemClock
 from kbroker.errors import CorruptionError, StartError
 from kbroker.exchange.recover.recovery import Recovery

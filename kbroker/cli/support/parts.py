@@ -25,8 +25,8 @@ from kbroker.app.config import EVERY_ADDRESS, BrokerConfig, Settings
 from kbroker.app.data_dir import running_pid, stopped_data_dir
 from kbroker.app.machine import usable_memory_bytes
 from kbroker.app.settings_toml import settings_toml
-from kbroker.cli.bucket import Bucket, Place
-from kbroker.cli.wal_log import StoppedLog
+from kbroker.cli.offline.bucket import Bucket, Place
+from kbroker.cli.offline.wal_log import StoppedLog
 from kbroker.clock import SystemClock
 from kbroker.limits import MIB
 from kbroker.storage.stores.regular_file import opened_regular

@@ -17,7 +17,7 @@ from kbroker.app.kafka_settings import KAFKA_DEFAULTS
 from kbroker.app.log_sizes import in_units, log_sizes
 from kbroker.app.machine import usable_memory_bytes
 from kbroker.app.memory import PROCESS_BYTES
-from kbroker.cli.doctor_finding import Finding, failed, ok, warning
+from kbroker.cli.doctor.finding import Finding, failed, ok, warning
 from kbroker.clock import Clock
 from kbroker.errors import StartError
 from kbroker.limits import KIB, MIB

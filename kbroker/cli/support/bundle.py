@@ -19,8 +19,8 @@ from kbroker.app.config import Settings
 from kbroker.cli.broker_options import BrokerCommand, with_settings
 from kbroker.cli.failure import CommandFailed
 from kbroker.cli.output import Output
-from kbroker.cli.support_parts import Part, parts
-from kbroker.cli.support_secrets import Scrubber
+from kbroker.cli.support.parts import Part, parts
+from kbroker.cli.support.secrets import Scrubber
 from kbroker.clock import SystemClock
 from kbroker.storage.stores.store_url import S3_SCHEME
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from kbroker._fast.records.records import BatchHeader
-from kbroker.cli.bucket import Bucket
+from kbroker.cli.offline.bucket import Bucket
 from kbroker.errors import CorruptionError
 from kbroker.limits import NUMBERED_LOG_OBJECT_BYTES_MAX
 from kbroker.storage.formats.kfs import HEADER_BYTES, SEGMENT_BYTES_MAX

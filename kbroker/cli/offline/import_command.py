@@ -17,7 +17,7 @@ import click
 
 from kbroker.app.config import BrokerConfig, load_config
 from kbroker.app.options import OPTIONS
-from kbroker.cli.store_copies import copies_between
+from kbroker.cli.offline.store_copies import copies_between
 from kbroker.clock import SystemClock
 from kbroker.errors import CorruptionError, StartError
 from kbroker.exchange.bucket.bucket_import import BucketImport

@@ -15,9 +15,9 @@ from typing import TypeVar
 
 from kbroker._fast.base.crc32c import crc32c
 from kbroker.app.config import BrokerConfig
-from kbroker.cli.doctor_cluster import READ_SECONDS, check_cluster
-from kbroker.cli.doctor_finding import Finding, Status, failed, ok, warning
-from kbroker.cli.doctor_machine import existing_parent
+from kbroker.cli.doctor.cluster import READ_SECONDS, check_cluster
+from kbroker.cli.doctor.finding import Finding, Status, failed, ok, warning
+from kbroker.cli.doctor.machine import existing_parent
 from kbroker.clock import Clock
 from kbroker.errors import CorruptionError
 from kbroker.limits import KIB, MIB

@@ -1,0 +1,1 @@
+"""``kbroker doctor``: what a broker needs, checked one by one."""

@@ -1,0 +1,1 @@
+"""Commands for a bucket or a data directory, without a running broker."""

@@ -1,0 +1,1 @@
+"""``kbroker support-bundle``."""
