@@ -75,7 +75,7 @@ def peak_rss_bytes(pid: int) -> int:
     return int(match[1]) * 1024
 
 
-LOG_LINE = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ \S+: ")
+LOG_LINE = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z [A-Z]+ \S+: ")
 
 
 @dataclass(frozen=True)
