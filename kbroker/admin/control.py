@@ -1,7 +1,8 @@
 """The control socket of a running broker: a Unix socket in its data directory, one JSON line each way.
 
 Access to the directory is access to the socket. Commands: ``flush`` (answers when the flush is committed to the
-bucket), ``proposals`` (looks for swap proposals of jobs, and answers when it has judged those it found).
+bucket), ``proposals`` (looks for swap proposals of jobs, and answers when it has judged those it found), ``settings``
+(those that the broker was started with, as TOML, secrets masked).
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 SOCKET_NAME = "control.sock"
-LINE_BYTES_MAX = 65536
+REQUEST_BYTES_MAX = 65536
+ANSWER_BYTES_MAX = 16 << 20  # settings come from files of 1 MiB at most
 
 
 class _Address:
@@ -60,7 +62,7 @@ class ControlServer:
         with connection:
             try:
                 connection.settimeout(10)
-                request = json.loads(_read_line(connection))
+                request = json.loads(_read_line(connection, REQUEST_BYTES_MAX))
                 command = self._commands.get(request["command"])
                 if command is None:
                     raise ValueError(f"unknown command {request['command']!r}")
@@ -80,14 +82,14 @@ class ControlServer:
         self._path.unlink(missing_ok=True)
 
 
-def _read_line(connection: socket.socket) -> bytes:
-    data = b""
+def _read_line(connection: socket.socket, bytes_max: int) -> bytes:
+    data = bytearray()
     while not data.endswith(b"\n"):
         piece = connection.recv(4096)
-        if not piece or len(data) > LINE_BYTES_MAX:
+        if not piece or len(data) > bytes_max:
             raise ValueError("no complete line")
         data += piece
-    return data
+    return bytes(data)
 
 
 def send_command(data_dir: Path, command: str, timeout: float, **arguments: Any) -> dict[str, Any]:
@@ -97,7 +99,7 @@ def send_command(data_dir: Path, command: str, timeout: float, **arguments: Any)
         connection.connect(address)
         connection.sendall(json.dumps({"command": command, **arguments}).encode() + b"\n")
         try:
-            answer = json.loads(_read_line(connection))
+            answer = json.loads(_read_line(connection, ANSWER_BYTES_MAX))
         except ValueError:
             raise RuntimeError("the broker closed the connection before it answered") from None
     if "error" in answer:

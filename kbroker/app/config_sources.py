@@ -98,7 +98,9 @@ def _read_file(path: str | None) -> dict[str, Any]:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except CorruptionError as error:
         raise ConfigError(str(error)) from None
-    except (ValueError, RecursionError) as error:  # TOMLDecodeError, or bytes that are not UTF-8
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not a text file") from None
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError
         raise ConfigError(f"{path} is not TOML: {error}") from None
 
 
@@ -129,11 +131,12 @@ def _options_of_file(table: Mapping[str, Any], path: str, faults: list[str]) -> 
         if name not in known:
             near = did_you_mean(key, [*known.values(), "kafka"])
             in_kafka = near or ("; Kafka's settings go into [kafka]" if key in _first_words(KAFKA_DEFAULTS) else "")
-            faults.append(f"unknown setting in the file: {key}{in_kafka}")
+            faults.append(f"{path}: unknown setting {key}{in_kafka}")
         elif isinstance(value, dict | list):
-            faults.append(f"{known[name]}: expected a value, not a {'table' if isinstance(value, dict) else 'list'}")
+            kind = "table" if isinstance(value, dict) else "list"
+            faults.append(f"{path}: {known[name]}: expected a value, not a {kind}")
         elif name in found:
-            faults.append(f"{known[name]} is in the file twice")
+            faults.append(f"{path}: {known[name]} is in the file twice")
         else:
             found[name] = Setting(value, path)
     return found
@@ -158,7 +161,7 @@ def _read_kafka(given: Given, raw: Mapping[str, Setting]) -> None:
         try:
             given.kafka[name] = Setting(parse_kafka_setting(name, value), source)
         except ConfigError as error:
-            given.faults.append(str(error))
+            given.faults.append(f"{source}: {error}")
 
 
 def _unknown_variables(environ: Mapping[str, str]) -> list[str]:

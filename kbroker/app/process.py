@@ -13,7 +13,7 @@ from typing import Any
 from kbroker._fast.base.heap import share_heaps
 from kbroker.admin.control import SOCKET_NAME, ControlServer
 from kbroker.app.broker import Broker
-from kbroker.app.config import BrokerConfig
+from kbroker.app.config import Settings
 from kbroker.app.ready import first_commands, program_text, ready_text
 from kbroker.app.signals import SignalThread
 from kbroker.app.stop_deadline import end_process_anyway
@@ -28,11 +28,11 @@ CHECK_SECONDS = 0.5
 TRIM_SECONDS = 10.0  # between two trims of the heap
 
 
-def run(config: BrokerConfig) -> int:
+def run(settings: Settings) -> int:
     """Runs a broker until SIGTERM, SIGINT or SIGHUP; returns the exit code. Raises StartError."""
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     share_heaps()
-    broker = Broker(config)
+    broker = Broker(settings.config)
     signals = SignalThread()
     for number in (signal.SIGTERM, signal.SIGINT):
         signals.on(number, lambda: _begin_stop(broker))
@@ -43,15 +43,16 @@ def run(config: BrokerConfig) -> int:
     signals.on(signal.SIGUSR1, lambda: broker.flusher.flush(wait=False))
     try:
         control = ControlServer(
-            config.data_dir,
+            broker.config.data_dir,
             {
                 "flush": lambda request: _flush(broker),
                 "proposals": lambda request: {"answered": broker.proposals.look()},
+                "settings": lambda request: _settings(settings),
             },
         )
     except OSError as error:
         Stopping(broker).run()
-        raise StartError(f"cannot take commands at {config.data_dir / SOCKET_NAME}: {error.strerror}") from None
+        raise StartError(f"cannot take commands at {broker.config.data_dir / SOCKET_NAME}: {error.strerror}") from None
     if broker.http is not None:
         from kbroker.app.status import BrokerStatus  # loads the Prometheus client
 
@@ -114,6 +115,15 @@ def _end_start(broker: Broker) -> None:
 
 def _flush(broker: Broker) -> dict[str, Any]:
     """The control command: returns when everything durable now is committed to the bucket."""
+    before = broker.flusher.flushed_lsn
     if not broker.flusher.flush(wait=True, timeout=FLUSH_SECONDS):
         raise RuntimeError(f"the flush did not complete: {broker.flusher.metrics.last_error or 'timed out'}")
-    return {"flushed_lsn": broker.flusher.flushed_lsn}
+    after = broker.flusher.flushed_lsn
+    return {"flushed_lsn": after, "flushed_bytes": after - before}
+
+
+def _settings(settings: Settings) -> dict[str, Any]:
+    """The control command: what this process was started with."""
+    from kbroker.app.settings_toml import settings_toml  # a start does not need it
+
+    return {"settings_toml": settings_toml(settings)}

@@ -9,6 +9,7 @@ from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
 from kbroker.option_values import ConfigError, nearest, parse_int
 from kbroker.storage.stores.regular_file import read_regular
+from kbroker.types import address_text
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 FILE_BYTES_MAX = 1 * MIB
@@ -44,29 +45,30 @@ def read_properties(bootstrap: str | None, path: str | None) -> ClientProperties
     if protocol.upper() != "PLAINTEXT":
         raise ConfigError(f"{path}: security.protocol={protocol} is not supported by this version: only PLAINTEXT")
     default = ClientProperties()
-    found = bootstrap or values.get("bootstrap.servers") or default.bootstrap
+    where = f"{path}: bootstrap.servers" if bootstrap is None else "--bootstrap-server"
+    given = values.get("bootstrap.servers", default.bootstrap) if bootstrap is None else bootstrap
     try:
-        parse_bootstrap(found)
+        addresses = parse_bootstrap(given)
     except ValueError as error:
-        raise ConfigError(f"--bootstrap-server: {error}") from None
+        raise ConfigError(f"{where}: {error}") from None
     return ClientProperties(
-        bootstrap=found,
+        bootstrap=",".join(address_text(*address) for address in addresses),
         client_id=values.get("client.id", default.client_id),
-        request_timeout_s=_seconds(values, "request.timeout.ms", default.request_timeout_s),
-        api_timeout_s=_seconds(values, "default.api.timeout.ms", default.api_timeout_s),
-        delivery_timeout_s=_seconds(values, "delivery.timeout.ms", default.delivery_timeout_s),
+        request_timeout_s=_seconds(path, values, "request.timeout.ms", default.request_timeout_s),
+        api_timeout_s=_seconds(path, values, "default.api.timeout.ms", default.api_timeout_s),
+        delivery_timeout_s=_seconds(path, values, "delivery.timeout.ms", default.delivery_timeout_s),
     )
 
 
-def _seconds(values: dict[str, str], name: str, default: float) -> float:
+def _seconds(path: str | None, values: dict[str, str], name: str, default: float) -> float:
     if name not in values:
         return default
     try:
         milliseconds = parse_int(values[name])
     except ConfigError as error:
-        raise ConfigError(f"{name}: {error}") from None
+        raise ConfigError(f"{path}: {name}: {error}") from None
     if not 0 < milliseconds <= TIMEOUT_MS_MAX:
-        raise ConfigError(f"{name}: {milliseconds} is not from 1 to {TIMEOUT_MS_MAX}")
+        raise ConfigError(f"{path}: {name}: {milliseconds} is not from 1 to {TIMEOUT_MS_MAX}")
     return milliseconds / 1000
 
 

@@ -3,12 +3,34 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 from kbroker.option_values import nearest
+
+# What other tools, or people, call a command: the first of these commands that the group has is meant; one that begins
+# with kbroker is always there.
+OTHER_NAMES = {
+    "ls": ("list",),
+    "rm": ("delete",),
+    "remove": ("delete",),
+    "offset-delete": ("delete-offsets",),
+    "seek": ("reset-offsets",),
+    "trim-prefix": ("trim",),
+    "delete-records": ("trim",),
+    "add-partitions": ("alter --partitions",),
+    "create-partitions": ("alter --partitions",),
+    "alter-config": ("kbroker config alter",),
+    "set-config": ("kbroker config alter",),
+    "info": ("status", "describe", "kbroker cluster status"),
+    "status": ("describe", "kbroker cluster status"),
+    "health": ("status", "kbroker cluster status"),
+    "console-consumer": ("consume",),
+    "console-producer": ("produce",),
+}
+DESTRUCTIVE = frozenset({"delete", "trim"})  # that a name is like theirs is not enough to hint at them
 
 
 class CommandGroup(click.Group):
@@ -57,7 +79,14 @@ class CommandGroup(click.Group):
         """Fails with the nearest name if there is no such command."""
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-") and not ctx.resilient_parsing:
-            near = nearest(name, [*self.list_commands(ctx), *self._aliases])
+            near = self._meant(name, [*self.list_commands(ctx), *self._aliases])
             hint = f"; did you mean {near!r}?" if near else f"; one of {', '.join(self.list_commands(ctx))}"
             ctx.fail(f"there is no command {name!r}{hint}")
         return super().resolve_command(ctx, args)
+
+    def _meant(self, name: str, known: Sequence[str]) -> str | None:
+        """What to hint at for a name that does not exist: the same under another name, else the nearest."""
+        for hint in OTHER_NAMES.get(name, ()):
+            if hint.split()[0] in ("kbroker", *known):
+                return hint
+        return nearest(name, [each for each in known if each not in DESTRUCTIVE])

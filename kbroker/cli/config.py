@@ -12,11 +12,11 @@ from kbroker.cli.existing_topics import existing_topics
 from kbroker.cli.output import Column
 from kbroker.cli.resource_configs import (
     DEFAULT_CONFIG,
-    EVERY_BROKER,
     KINDS,
     SOURCES,
     alter_configs,
     describe_configs,
+    resource_text,
     value_without,
 )
 from kbroker.cli.session import Session, with_session
@@ -68,7 +68,7 @@ def describe(session: Session, kind: str, name: str, everything: bool) -> None:
         existing_topics(session.client, [name])
     rows = config_rows(describe_configs(session.client, kind, name), everything)
     shown = [{**row, "value": SENSITIVE} if row["sensitive"] and not session.output.as_json else row for row in rows]
-    session.output.rows(shown, COLUMNS, f"all configs of {_where(kind, name)} have their default")
+    session.output.rows(shown, COLUMNS, f"all configs of {resource_text(kind, name)} have their default")
 
 
 @command.command()
@@ -92,7 +92,11 @@ def alter(session: Session, kind: str, name: str, assignments: tuple[str, ...], 
     alter_configs(session.client, kind, name, values, deleted)
     said = [f"{config}={value}" for config, value in values.items()] + [f"{config} deleted" for config in deleted]
     session.output.done(
-        f"altered {_where(kind, name)}: {', '.join(said)}", kind=kind, name=name, set=values, deleted=list(deleted)
+        f"altered {resource_text(kind, name)}: {', '.join(said)}",
+        kind=kind,
+        name=name,
+        set=values,
+        deleted=list(deleted),
     )
 
 
@@ -121,7 +125,3 @@ def config_rows(configs: list[DescribeConfigsResourceResult], everything: bool) 
         for config in configs
         if everything or config.config_source != DEFAULT_CONFIG
     ]
-
-
-def _where(kind: str, name: str) -> str:
-    return "all brokers" if kind == "broker" and name == EVERY_BROKER else f"{kind} {name}"

@@ -1,10 +1,10 @@
-"""Topics that a command names: those that do not exist end it, with the nearest name."""
+"""Topics that a command names, and what it says of those that do not exist, with the nearest name."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kbroker.cli.failure import CommandFailed, check, unknown
+from kbroker.cli.failure import CommandFailed, reason, unknown
 from kbroker.client.cluster_client import NO_NODE, ClusterClient, TopicPartition
 from kbroker.errors import ErrorCode
 from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
@@ -15,20 +15,41 @@ def existing_topics(client: ClusterClient, names: Sequence[str] | None = None) -
 
     Partitions without a leader are among them: this does not wait until they have one.
     """
-    asked = None if names is None else [MetadataRequestTopic(name=name) for name in dict.fromkeys(names)]
-    response = client.any_broker(MetadataRequest(topics=asked, allow_auto_topic_creation=False))
-    for topic in response.topics if names is not None else ():
-        if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise unknown("topic", topic.name, topic_names(client))
-        check(topic.error_code, repr(topic.name))
-    for topic in response.topics:
-        topic.partitions.sort(key=lambda partition: partition.partition_index)
-    return sorted(response.topics, key=lambda topic: topic.name or "")
+    if names is None:
+        return _asked_topics(client, None)
+    topics, failures = found_topics(client, names)
+    if failures:
+        raise CommandFailed(failures[0])
+    return topics
+
+
+def found_topics(client: ClusterClient, names: Sequence[str]) -> tuple[list[MetadataResponseTopic], list[str]]:
+    """Those of the topics that exist, in order of name, and why not for each of the others."""
+    topics = _asked_topics(client, [MetadataRequestTopic(name=name) for name in dict.fromkeys(names)])
+    missing = any(topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for topic in topics)
+    known = topic_names(client) if missing else []
+    failures = [_failure(topic, known) for topic in topics if topic.error_code]
+    return [topic for topic in topics if not topic.error_code], failures
 
 
 def topic_names(client: ClusterClient) -> list[str]:
     """The names of all topics."""
     return [topic.name or "" for topic in existing_topics(client)]
+
+
+def _asked_topics(client: ClusterClient, asked: list[MetadataRequestTopic] | None) -> list[MetadataResponseTopic]:
+    response = client.any_broker(MetadataRequest(topics=asked, allow_auto_topic_creation=False))
+    topics: list[MetadataResponseTopic] = sorted(response.topics, key=lambda topic: topic.name or "")
+    for topic in topics:
+        topic.partitions.sort(key=lambda partition: partition.partition_index)
+    return topics
+
+
+def _failure(topic: MetadataResponseTopic, known: Sequence[str]) -> str:
+    name = topic.name or ""
+    if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return unknown("topic", name, known).message
+    return f"{name!r}: {reason(topic.error_code)}"
 
 
 def chosen_partitions(topic: MetadataResponseTopic, indexes: Sequence[int] | None) -> list[TopicPartition]:

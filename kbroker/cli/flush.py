@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
 from kbroker.admin.control import send_command
+from kbroker.cli.failure import CommandFailed
+from kbroker.cli.output import Output, show_bytes
 from kbroker.option_values import ConfigError, parse_seconds
 
 
@@ -21,12 +22,14 @@ def command(data_dir: str, timeout: float) -> None:
     except ConfigError as error:
         raise click.UsageError(f"--timeout: {error}") from None
     try:
-        send_command(Path(data_dir), "flush", timeout)
+        answer = send_command(Path(data_dir), "flush", timeout)
     except (OSError, RuntimeError) as error:
-        reason: object = f"no broker runs in {data_dir}"
-        if isinstance(error, TimeoutError):
-            reason = f"not done within {timeout:g} seconds; it continues"
-        elif isinstance(error, RuntimeError):
-            reason = error
-        click.echo(f"kbroker flush: {reason}", err=True)
-        sys.exit(1)
+        raise CommandFailed(_reason(error, data_dir, timeout)) from None
+    flushed = answer["flushed_bytes"]
+    Output(as_json=False).text(f"flushed {show_bytes(flushed)} of the log" if flushed else "nothing was unflushed")
+
+
+def _reason(error: Exception, data_dir: str, timeout: float) -> str:
+    if isinstance(error, TimeoutError):
+        return f"not done within {timeout:g} seconds; it continues"
+    return str(error) if isinstance(error, RuntimeError) else f"no broker runs in {data_dir}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
@@ -9,6 +10,7 @@ import click
 from kbroker import __version__
 from kbroker.cli.command_group import CommandGroup
 from kbroker.cli.logs import silence_libraries
+from kbroker.cli.output import OutputError, name_output_errors
 
 MODULES = {
     "serve": "kbroker.cli.serve",
@@ -41,22 +43,28 @@ ALIASES = {
 }
 
 
-@click.command(cls=CommandGroup, modules=MODULES, aliases=ALIASES)
-@click.version_option(__version__, prog_name="kbroker")
+@click.command(
+    cls=CommandGroup, modules=MODULES, aliases=ALIASES, context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.version_option(__version__, "-V", "--version", prog_name="kbroker")
 def cli() -> None:
     """A Kafka broker whose data lives in object storage."""
 
 
 def main() -> None:
     """Console entry point."""
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # closed
-            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # names that it cannot show
+    name_output_errors()
+    if sys.stderr is not None:  # closed
+        sys.stderr.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # names that it cannot show
     silence_libraries()
     try:
         cli(standalone_mode=True)
     except BrokenPipeError:
         sys.exit(1)
-    except OSError as error:  # as where the output's disk is full
+    except OutputError as error:  # as where its disk is full
+        click.echo(f"kbroker: cannot write to standard output: {error.strerror}", err=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python's exit would try again
+        sys.exit(1)
+    except OSError as error:
         click.echo(f"kbroker: {error.strerror or error}", err=True)
         sys.exit(1)

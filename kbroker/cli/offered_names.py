@@ -64,8 +64,20 @@ def _groups(client: ClusterClient) -> list[str]:
     return found
 
 
+class _NameOfKind(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
+    """A text for which completion offers names of the KIND that was given before it."""
+
+    name = "name"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Nothing for a kind that has no names to ask for."""
+        named = BY_COMMAND.get(ctx.params.get("kind") or "")
+        return named.shell_complete(ctx, param, incomplete) if named else []
+
+
 TOPIC, GROUP = OfferedName(_topics), OfferedName(_groups)
-BY_COMMAND = {"topic": TOPIC, "group": GROUP}  # what NAME means below such a command
+# What NAME means below such a command.
+BY_COMMAND: dict[str, OfferedName | _NameOfKind] = {"topic": TOPIC, "group": GROUP, "config": _NameOfKind()}
 BY_PARAMETER = {
     **dict.fromkeys(("topic", "topics"), TOPIC),
     **dict.fromkeys(("group", "groups", "group_id", "group_ids"), GROUP),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,10 +13,37 @@ from typing import Any, NamedTuple
 
 import click
 
+from kbroker.cli.failure import CommandFailed
 from kbroker.log_format import printable
 
 NOTHING = "-"
 SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+class OutputError(OSError):
+    """Standard output cannot be written; a closed pipe is a BrokenPipeError."""
+
+
+class _StandardOutput(io.FileIO):
+    """The file behind standard output, whose failures are told from those of other files."""
+
+    def write(self, data: Any) -> Any:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise
+            raise OutputError(error.errno, error.strerror) from None
+
+
+def name_output_errors() -> None:
+    """Makes standard output, unless it is closed, raise OutputError, and show what it cannot encode as escapes."""
+    stream = sys.stdout
+    if stream is not None:
+        file = _StandardOutput(stream.fileno(), "w", closefd=False)
+        sys.stdout = io.TextIOWrapper(
+            io.BufferedWriter(file), stream.encoding, "backslashreplace", line_buffering=file.isatty()
+        )
 
 
 class Column(NamedTuple):
@@ -26,7 +56,7 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Standard output of one command."""
+    """Standard output of one command. Printing raises CommandFailed if it is closed."""
 
     as_json: bool
 
@@ -43,23 +73,20 @@ class Output:
 
     def object(self, values: Mapping[str, Any]) -> None:
         """Prints one JSON object in a line."""
-        click.echo(json.dumps(values, ensure_ascii=False, default=str))
+        _print(_json(values))
 
     def text(self, line: str) -> None:
         """Prints a line for people; nothing with --json."""
         if not self.as_json:
-            click.echo(printable(line))
+            _print(printable(line))
 
     def note(self, line: str) -> None:
         """Says something on stderr."""
         click.echo(f"kbroker: {printable(line)}", err=True)
 
     def done(self, line: str, **values: Any) -> None:
-        """Says what was done: `line` for people, `values` as JSON."""
-        if self.as_json:
-            self.object(values)
-        else:
-            click.echo(printable(line))
+        """Says what was done: `line` for people, `values` as JSON. It is done, also where nobody listens."""
+        click.echo(_json(values) if self.as_json else printable(line))
 
     def _table(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> None:
         cells = [[column.heading for column in columns]]
@@ -71,7 +98,17 @@ class Output:
                 cell.rjust(width) if to_right else cell.ljust(width)
                 for cell, width, to_right in zip(line, widths, right, strict=True)
             ]
-            click.echo("  ".join(padded).rstrip())
+            _print("  ".join(padded).rstrip())
+
+
+def _print(line: str) -> None:
+    if sys.stdout is None:  # click.echo would print nothing
+        raise CommandFailed("standard output is closed")
+    click.echo(line)
+
+
+def _json(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, ensure_ascii=False, default=str)
 
 
 def _cell(value: Any, show: Callable[[Any], str] | None) -> str:

@@ -60,6 +60,8 @@ def parse_record_json(line: bytes) -> RecordLine:
         values = json.loads(line)
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
+    except UnicodeDecodeError:
+        raise ValueError("not text") from None
     except RecursionError:
         raise ValueError("JSON that is nested too deeply") from None
     if not isinstance(values, dict):

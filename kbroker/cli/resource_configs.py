@@ -14,6 +14,7 @@ from kbroker.protocol.apis.k32_describe_configs import (
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
     DescribeConfigsResult,
+    DescribeConfigsSynonym,
 )
 from kbroker.protocol.apis.k44_incremental_alter_configs import (
     AlterableConfig,
@@ -28,6 +29,12 @@ EVERY_BROKER = "default"  # names the configs of all brokers, which have the emp
 SET, DELETE = 0, 1
 DEFAULT_CONFIG = 5
 UNITS_MS = {"hours": 3_600_000, "minutes": 60_000}
+# Configs of brokers that give a topic's time its default, in order of precedence.
+BROKER_TIMES = {
+    "retention.ms": ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+    "segment.ms": ("log.roll.ms", "log.roll.hours"),
+    "segment.jitter.ms": ("log.roll.jitter.ms", "log.roll.jitter.hours"),
+}
 SOURCES = {
     1: "DYNAMIC_TOPIC_CONFIG",
     2: "DYNAMIC_BROKER_CONFIG",
@@ -43,8 +50,29 @@ SOURCES = {
 def describe_configs(client: ClusterClient, kind: str, name: str) -> list[DescribeConfigsResourceResult]:
     """Every config of one resource, in order of name, with where its value comes from. Raises CommandFailed."""
     (result,) = _described(client, kind, [name], None)
-    check(result.error_code, name, result.error_message)
+    check(result.error_code, resource_text(kind, name), result.error_message)
+    if kind == "topic":
+        _add_broker_defaults(client, result.configs)
     return sorted(result.configs, key=lambda config: config.name)
+
+
+def _add_broker_defaults(client: ClusterClient, configs: Iterable[DescribeConfigsResourceResult]) -> None:
+    """Adds what a broker has instead of a topic's times, which it does not say if it has the default itself."""
+    unsaid = [
+        config for config in configs
+        if config.name in BROKER_TIMES and config.config_source != DEFAULT_CONFIG and value_without(config) is None
+    ]  # fmt: skip
+    if not unsaid:
+        return
+    names = [name for config in unsaid for name in BROKER_TIMES[config.name]]
+    (result,) = _described(client, "broker", [str(min(client.brokers()))], names)
+    found = {each.name: each for each in result.configs if each.value is not None}
+    for config in unsaid:
+        default = next((found[name] for name in BROKER_TIMES[config.name] if name in found), None)
+        if default is not None:
+            config.synonyms.append(
+                DescribeConfigsSynonym(name=default.name, value=default.value, source=default.config_source)
+            )
 
 
 def value_without(config: DescribeConfigsResourceResult) -> str | None:
@@ -91,8 +119,9 @@ def alter_configs(
     if result.error_code in (ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST):
         known = [config.name for config in describe_configs(client, kind, name)]
         hint = nearest_config([change.name for change in changes], known)
-        raise CommandFailed(f"{name}: {reason(result.error_code, result.error_message)}{hint}")
-    check(result.error_code, name, result.error_message)
+        why = reason(result.error_code, result.error_message)
+        raise CommandFailed(f"{resource_text(kind, name)}: {why}{hint}")
+    check(result.error_code, resource_text(kind, name), result.error_message)
 
 
 def _check_known(client: ClusterClient, kind: str, name: str, deleted: Sequence[str]) -> None:
@@ -124,6 +153,11 @@ def _described(
     response: Any = client.any_broker(request) if node_id is None else client.broker(node_id, request)
     results: list[DescribeConfigsResult] = response.results
     return results
+
+
+def resource_text(kind: str, name: str) -> str:
+    """What messages call a resource."""
+    return "all brokers" if kind == "broker" and name == EVERY_BROKER else f"{kind} {name}"
 
 
 def _resource_name(kind: str, name: str) -> str:

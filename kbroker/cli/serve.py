@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import logging
 import os
@@ -19,7 +20,7 @@ logger = logging.getLogger("kbroker")
 
 
 @click.command(cls=BrokerCommand)
-@click.option("--print-config", is_flag=True, help="print the settings in force, each with its source, as TOML")
+@click.option("--print-config", is_flag=True, help="print the settings given here, each with its source, as TOML")
 @click.option("--check-config", is_flag=True, help="check the settings (exit code 0 or 2); nothing is started")
 @with_settings
 def command(settings: Settings, print_config: bool, check_config: bool) -> None:
@@ -33,7 +34,7 @@ def command(settings: Settings, print_config: bool, check_config: bool) -> None:
     with logging_to_stderr(config.log_level, config.log_format):
         for warning in settings.warnings:
             logger.warning("%s", warning, extra=UNTHROTTLED)
-        exit_code = _run(config)
+        exit_code = _run(settings)
     sys.exit(exit_code)
 
 
@@ -41,24 +42,31 @@ def _show(settings: Settings, print_config: bool) -> None:
     for warning in settings.warnings:
         click.echo(f"kbroker: {warning}", err=True)
     if print_config:
-        from kbroker.app.settings_toml import settings_toml  # a start does not need it
+        from kbroker.cli.support.given_settings import given_settings  # a start does not need it
 
-        click.echo(settings_toml(settings), nl=False)
+        click.echo(given_settings(settings), nl=False)
     else:
         click.echo("kbroker: the settings are usable; kbroker doctor checks what they name")
 
 
-def _run(config: BrokerConfig) -> int:
+def _run(settings: Settings) -> int:
     gc.disable()  # while a few hundred modules load; process.run turns it on
     try:
         from kbroker.app.process import run  # the extensions load here: a missing one is a start-up error
 
-        return run(config)
+        return run(settings)
     except ImportError as error:
-        _fail(config, f"the installation is incomplete ({error}); run pip install again")
+        _fail(settings.config, f"the installation is incomplete ({error}); run pip install again")
     except StartError as error:
-        _fail(config, str(error))
+        _fail(settings.config, f"{error}{_advice(error)}")
     return 1
+
+
+def _advice(error: StartError) -> str:
+    """For a port that is taken. The start raises StartError while it handles the system's error."""
+    cause = error.__context__
+    is_taken = isinstance(cause, OSError) and cause.errno == errno.EADDRINUSE
+    return "; `kbroker doctor` says which process has it" if is_taken else ""
 
 
 def _fail(config: BrokerConfig, reason: str) -> None:

@@ -10,6 +10,7 @@ from kbroker.protocol.fields import Message
 from kbroker.types import address_text
 
 Address = tuple[str, int]
+DOUBT = "is this a broker's Kafka port, without TLS, and not that of --http-listen?"
 
 
 class Unreachable(Exception):
@@ -72,7 +73,7 @@ class BrokerConnections:
         if found is None:
             found = ClientConnection.to(address, self._connect_s, self._client_id)
             try:
-                found.negotiate()
+                self._negotiate(found)
                 found.set_timeout(self._request_s)
             except BaseException:
                 found.close()
@@ -81,8 +82,18 @@ class BrokerConnections:
             self.reached = True
         return found
 
+    def _negotiate(self, connection: ClientConnection) -> None:
+        """As long as no broker has ever answered, a failure doubts the address."""
+        try:
+            connection.negotiate()
+        except (OSError, ProtocolError) as error:
+            if self.reached:
+                raise
+            kind = ProtocolError if isinstance(error, ProtocolError) else OSError
+            raise kind(f"{_reason(error)}; {DOUBT}") from None
 
-def _reason(error: OSError) -> str:
+
+def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "timed out"
-    return error.strerror or str(error)
+    return getattr(error, "strerror", None) or str(error)

@@ -100,7 +100,7 @@ class ClientConnection:
             return None
         (length,) = struct.unpack(">i", self._read(4))
         if not 0 < length <= FRAME_BYTES_MAX:
-            raise ProtocolError(f"an answer of {length} bytes")
+            raise ProtocolError(_no_length(length))
         answered, response = decode_response_frame(key, version, self._read(length))
         if answered != number:
             raise ProtocolError(f"an answer to request {answered}, {number} expected")
@@ -139,11 +139,20 @@ class ClientConnection:
 
 
 def parse_bootstrap(text: str) -> list[tuple[str, int]]:
-    """Addresses of HOST:PORT with commas between. ValueError names one that is none."""
+    """Addresses of HOST:PORT with commas between, and one at the end if need be. ValueError names one that is none."""
+    if not text.strip():
+        raise ValueError("no address: give HOST:PORT")
     addresses = []
-    for address in text.split(","):
+    for address in text.strip().removesuffix(",").split(","):
         host, _, port = address.strip().rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
             raise ValueError(f"{address!r} is not HOST:PORT")
         addresses.append((host.strip("[]"), int(port)))
     return addresses
+
+
+def _no_length(length: int) -> str:
+    """What comes where the length of an answer is due, as text if another protocol sent text."""
+    start = struct.pack(">i", length)
+    is_text = start.isascii() and start.decode("latin-1").isprintable()
+    return f"an answer that begins with {start.decode()!r}" if is_text else f"an answer of {length} bytes"

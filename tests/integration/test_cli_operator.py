@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,7 +88,7 @@ def test_doctor_passes_beside_its_broker_and_leaves_nothing(
     for check in ("listen", "http-listen"):
         assert f"(pid {running.pid})" in found[check]["message"]
     assert f"(pid {running.pid})" in found["data-dir"]["message"]
-    assert "is free for this data directory" in found["cluster"]["message"]
+    assert "is in use by the broker that runs here" in found["cluster"]["message"]
     assert {"store-if-none-match", "store-if-match", "store-multipart", "store-latency", "clock"} <= found.keys()
     assert of_probe(keys(running, monkeypatch)) == set()
     assert set(os.listdir(running.data_dir)) == before
@@ -114,8 +115,9 @@ def test_a_bundle_has_the_state_and_no_record(running: BrokerProcess, tmp_path: 
         running.kill()
     try:
         ran = kbroker(
-            "support-bundle", *settings(running), "-o", str(path), "--log-file", str(log), environ=running.environ
-        )
+            "support-bundle", *settings(running), "--flush-seconds", "7", "-o", str(path), "--log-file", str(log),
+            environ=running.environ,
+        )  # fmt: skip
     finally:
         if not is_running:
             running.start()
@@ -133,11 +135,27 @@ def test_a_bundle_has_the_state_and_no_record(running: BrokerProcess, tmp_path: 
     assert "recovered the write-ahead log" in found["broker.log"]
     if is_running:
         assert found["errors.txt"] == ""
+        assert tomllib.loads(found["settings.toml"])["flush-seconds"] == 7
+        assert tomllib.loads(found["running-settings.toml"])["flush-seconds"] != 7
+        assert SMALL[0].lstrip("-") in found["running-settings.toml"]
         assert "kbroker_" in found["metrics.txt"]
         assert json.loads(found["readiness.json"])["ready"] is True
     else:
         assert f"{TOPIC}\t0\t0\t1\t1\t" in found["log.txt"]
         assert "no broker answers at" in found["errors.txt"]
+
+
+def test_a_port_that_is_taken_leads_to_the_doctor(running: BrokerProcess, tmp_path: Path) -> None:
+    ran = kbroker("serve", "--data-dir", str(tmp_path / "data"), "--listen", running.bootstrap, *SMALL)
+    assert ran.returncode == 1
+    assert ran.stderr.endswith("Address already in use; `kbroker doctor` says which process has it\n")
+
+
+def test_a_flush_says_how_much(running: BrokerProcess) -> None:
+    producer = KafkaProducer(bootstrap_servers=running.bootstrap)
+    producer.send("flushed", b"x").get(30)
+    producer.close()
+    assert "of the log" in kbroker("flush", "--data-dir", str(running.data_dir)).stdout
 
 
 def test_topics_and_groups_of_the_broker_are_completed(running: BrokerProcess) -> None:

@@ -56,8 +56,8 @@ def test_produce_creates_a_topic(kbroker: RecordCommands) -> None:
     kbroker.produce("made-by-produce", b"one\ntwo", "--partition", "0")
     assert kbroker.values("made-by-produce") == ["one", "two"]
     refused = kbroker.ended("produce", "made-by-produce", "--partition", "9", lines=b"x")
-    assert (refused.code, refused.output) == (2, b"")
-    assert "made-by-produce has no partition 9" in refused.errors
+    assert (refused.code, refused.output) == (1, b"")
+    assert "made-by-produce has no partition 9: they are 0 to 0" in refused.errors
 
 
 def test_what_consume_prints_as_json_produce_stores_again(kbroker: RecordCommands) -> None:
@@ -367,7 +367,7 @@ def test_a_terminal_shows_how_much_of_a_file_is_sent(kbroker: RecordCommands, tm
         (("consume", "bad name"), 1, "INVALID_TOPIC_EXCEPTION"),
         (("consume", "x" * 300), 1, "INVALID_TOPIC_EXCEPTION"),
         (("produce", "bad name"), 1, "INVALID_TOPIC_EXCEPTION"),
-        (("consume", "{topic}", "--partition", "7"), 2, "has no partition 7"),
+        (("consume", "{topic}", "--partition", "7"), 1, "has no partition 7: they are 0 to 0"),
         (("consume", "{topic}x"), 1, "did you mean '{topic}'?"),
         (("produce", "{topic}", "/no/such/file"), 1, "cannot read /no/such/file: No such file or directory"),
         (("produce", "{topic}", "/"), 1, "cannot read /: it is a directory"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from kbroker.app.config import BrokerConfig
-from kbroker.app.data_dir import Identity, read_identity
+from kbroker.app.data_dir import Identity, read_identity, running_pid
 from kbroker.cli.doctor.finding import Finding, failed, ok
 from kbroker.errors import CorruptionError, StartError
 from kbroker.storage.formats.object_keys import ObjectKeys
@@ -39,7 +39,10 @@ def _judge(config: BrokerConfig, store: ObjectStore, identity: Identity) -> Find
     if wanted is None or wanted not in found:
         return ok("cluster", f"the start creates {'one' if wanted is None else wanted} in {config.object_store}")
     holder = newest_claim(store, ObjectKeys(wanted).root)
-    if holder is None or holder.released or holder.data_dir_id == identity.data_dir_id:
+    is_own = holder is not None and holder.data_dir_id == identity.data_dir_id
+    if is_own and running_pid(config.data_dir) is not None:
+        return ok("cluster", f"{wanted} is in use by the broker that runs here")
+    if holder is None or holder.released or is_own:
         return ok("cluster", f"{wanted} is free for this data directory")
     text = f"{wanted} is held by the broker of another data directory, on host {holder.host} (pid {holder.pid})"
     if config.take_over:

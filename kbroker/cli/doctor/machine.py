@@ -14,13 +14,14 @@ from kbroker.app.config import BrokerConfig
 from kbroker.app.data_dir import LOCK_NAME, check_usable, read_identity, running_pid
 from kbroker.app.descriptors import plan_descriptors, raise_file_limit
 from kbroker.app.kafka_settings import KAFKA_DEFAULTS
-from kbroker.app.log_sizes import in_units, log_sizes
+from kbroker.app.log_sizes import log_sizes
 from kbroker.app.machine import usable_memory_bytes
 from kbroker.app.memory import PROCESS_BYTES
 from kbroker.cli.doctor.finding import Finding, failed, ok, warning
+from kbroker.cli.output import show_bytes
 from kbroker.clock import Clock
 from kbroker.errors import StartError
-from kbroker.limits import KIB, MIB
+from kbroker.limits import KIB
 from kbroker.storage.stores.store_url import FILE_SCHEME, folder_of
 
 MOUNTS = Path("/proc/self/mountinfo")
@@ -61,6 +62,7 @@ def existing_parent(path: Path) -> Path:
 def _data_dir(path: Path) -> Iterator[Finding]:
     try:
         check_usable(path)
+        _try_folder(path)
     except StartError as error:
         yield failed("data-dir", str(error), f"let this user (uid {os.geteuid()}) write there, or change --data-dir")
         return
@@ -81,6 +83,17 @@ def _data_dir(path: Path) -> Iterator[Finding]:
         yield ok("data-dir", f"{path} is usable, and no broker runs on it")
     else:
         yield ok("data-dir", f"{path} is usable, and no broker has run on it")
+
+
+def _try_folder(path: Path) -> None:
+    """Raises StartError if a data directory that is missing cannot be created where it is wanted, as in /proc."""
+    place = existing_parent(path)
+    if place == path.absolute():
+        return
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=".kbroker-doctor-", dir=place))
+    except OSError as error:
+        raise StartError(f"cannot use the data directory {path}: {place}: {error.strerror}") from None
 
 
 def _inaccessible(path: Path) -> Path | None:
@@ -126,15 +139,16 @@ def _free_space(config: BrokerConfig, place: Path) -> Finding:
         sizes = log_sizes(config, total=total, available=free + own, file_limit=file_limit, shares_volume=shares_volume)
     except StartError as error:
         return failed("free-space", str(error), "raise the limit (ulimit -f unlimited)")
-    room = f"{in_units(free)} of {in_units(total)} free"
+    room = f"{show_bytes(free)} of {show_bytes(total)} free"
     if sizes.budget_bytes < sizes.segment_bytes:
         return failed(
             "free-space", f"{place}: {room}, too little for the log", "free space there, or change --data-dir"
         )
     if sizes.budget_bytes < config.wal_bytes:
-        return warning("free-space", f"{place}: {room}; the log may take {in_units(sizes.budget_bytes)} of --wal-bytes "
-                       f"{in_units(config.wal_bytes)}", "free space there, or lower --wal-bytes")  # fmt: skip
-    return ok("free-space", f"{place}: {room}; the log takes up to {in_units(config.wal_bytes)}")
+        budget, wanted = show_bytes(sizes.budget_bytes), show_bytes(config.wal_bytes)
+        return warning("free-space", f"{place}: {room}; the log may take {budget} of --wal-bytes {wanted}",
+                       "free space there, or lower --wal-bytes")  # fmt: skip
+    return ok("free-space", f"{place}: {room}; the log takes up to {show_bytes(config.wal_bytes)}")
 
 
 def _is_same_volume(store_url: str, place: Path) -> bool:
@@ -200,14 +214,14 @@ def _descriptors(config: BrokerConfig) -> Finding:
 
 def _memory(config: BrokerConfig) -> Finding:
     usable, needed = usable_memory_bytes(), config.memory_bytes + PROCESS_BYTES
-    text = f"--memory-bytes {in_units(config.memory_bytes)} and {PROCESS_BYTES // MIB}MiB for the process"
+    text = f"--memory-bytes {show_bytes(config.memory_bytes)} and {show_bytes(PROCESS_BYTES)} for the process"
     if needed > usable:
-        return failed("memory", f"{text}; the machine or container has {in_units(usable)}", "lower --memory-bytes")
+        return failed("memory", f"{text}; the machine or container has {show_bytes(usable)}", "lower --memory-bytes")
     free = _available_bytes()
     if running_pid(config.data_dir) is None and free is not None and needed > free:
-        return warning("memory", f"{text}; {in_units(free)} are available now", "end other processes, or lower "
+        return warning("memory", f"{text}; {show_bytes(free)} are available now", "end other processes, or lower "
                        "--memory-bytes")  # fmt: skip
-    return ok("memory", f"{text}, of {in_units(usable)}")
+    return ok("memory", f"{text}, of {show_bytes(usable)}")
 
 
 def _available_bytes() -> int | None:

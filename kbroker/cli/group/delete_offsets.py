@@ -35,32 +35,37 @@ def command(session: Session, name: str, topics: tuple[str, ...]) -> None:
         _delete_from_share_group(session, group, scope)
         return
     current = {each: position.offset for each, position in read_positions(session.client, [group])[name].items()}
-    partitions = _committed_partitions(session, group, scope, sorted(current))
+    partitions, missing = _committed_partitions(group, scope, sorted(current))
     refused = delete_offsets(session.client, name, partitions) if partitions else {}
     rows = [
         {"group": name, "topic": topic, "partition": index, "committed_offset": current[topic, index]}
         for topic, index in partitions
         if (topic, index) not in refused
     ]
-    if rows or not refused:
-        session.output.rows(rows, COLUMNS, f"{name} has no such offsets")
-    fail_with([f"{topic}:{index}: {why}" for (topic, index), why in refused.items()])
+    failures = [f"{topic}:{index}: {why}" for (topic, index), why in refused.items()]
+    if not rows:
+        fail_with(missing + failures)
+    for remark in missing:
+        session.output.note(remark)
+    session.output.rows(rows, COLUMNS, "")
+    fail_with(failures)
 
 
 def _committed_partitions(
-    session: Session, group: ListedGroup, scope: Scope, committed: list[TopicPartition]
-) -> list[TopicPartition]:
-    """Those of the scope that have a committed offset; the others are named on stderr."""
+    group: ListedGroup, scope: Scope, committed: list[TopicPartition]
+) -> tuple[list[TopicPartition], list[str]]:
+    """Those of the scope that have a committed offset, and a line for each topic or partition without."""
     topics = by_topic(committed)
     found: list[TopicPartition] = []
+    missing = []
     for topic, named in scope.items():
         have = topics.get(topic, [])
         if not have:
-            session.output.note(f"{group.group_id}: {unknown('committed offset of topic', topic, topics).message}")
-        for index in sorted(set(named or ()).difference(have)) if have else ():
-            session.output.note(f"{group.group_id} has no committed offset of {topic}:{index}")
+            missing.append(f"{group.group_id}: {unknown('committed offset of topic', topic, topics).message}")
+        lacking = sorted(set(named or ()).difference(have)) if have else ()
+        missing += [f"{group.group_id} has no committed offset of {topic}:{index}" for index in lacking]
         found += [(topic, index) for index in have if named is None or index in named]
-    return found
+    return found, missing
 
 
 def _delete_from_share_group(session: Session, group: ListedGroup, scope: Scope) -> None:

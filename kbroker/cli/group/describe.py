@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
 
-from kbroker.cli.failure import CommandFailed
-from kbroker.cli.group.groups import SHARE, GroupDescription, ListedGroup, describe_groups, named_groups
+from kbroker.cli.failure import fail_with
+from kbroker.cli.group.groups import SHARE, GroupDescription, ListedGroup, describe_groups, found_groups
 from kbroker.cli.group.lag_seconds import lag_seconds
 from kbroker.cli.group.positions import Positions, end_offsets, lag_of, offset_field, read_positions
 from kbroker.cli.output import NOTHING, Column, show_seconds
@@ -59,13 +59,23 @@ def command(session: Session, names: tuple[str, ...], members: bool) -> None:
     cannot be known, as without a commit or if the record has no timestamp. A share group has START, the offset of its
     first record that is not acknowledged, and the LAG that its coordinator counts.
     """
-    groups = named_groups(session.client, names)
+    groups, failures = found_groups(session.client, names)
     described = describe_groups(session.client, groups)
+    failures += [
+        f"{group.group_id} was deleted, or is a group of type {group.type}: not supported"
+        for group in groups
+        if group.group_id not in described
+    ]
+    _describe(session, [group for group in groups if group.group_id in described], described, members)
+    fail_with(failures)
+
+
+def _describe(
+    session: Session, groups: Sequence[ListedGroup], described: Mapping[str, GroupDescription], members: bool
+) -> None:
     positions = {} if members else read_positions(session.client, groups)
     for group in groups:
-        description = described.get(group.group_id)
-        if description is None:
-            raise CommandFailed(f"{group.group_id} was deleted, or is a group of type {group.type}: not supported")
+        description = described[group.group_id]
         if group is not groups[0]:
             session.output.text("")
         session.output.text(_summary(group, description))

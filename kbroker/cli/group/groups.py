@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from kbroker.cli.failure import check, unknown
+from kbroker.cli.failure import CommandFailed, check, unknown
 from kbroker.client.cluster_client import ClusterClient, CoordinatorKind, TopicPartition
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.protocol.apis.k15_describe_groups import DescribeGroupsRequest
@@ -69,11 +69,17 @@ def list_groups(client: ClusterClient) -> dict[str, ListedGroup]:
 
 def named_groups(client: ClusterClient, names: Iterable[str]) -> list[ListedGroup]:
     """The groups with these names. Raises CommandFailed for the first that does not exist."""
-    listed = list_groups(client)
-    for name in names:
-        if name not in listed:
-            raise unknown("group", name, listed)
-    return [listed[name] for name in dict.fromkeys(names)]
+    groups, failures = found_groups(client, names)
+    if failures:
+        raise CommandFailed(failures[0])
+    return groups
+
+
+def found_groups(client: ClusterClient, names: Iterable[str]) -> tuple[list[ListedGroup], list[str]]:
+    """Those of the groups that exist, and why not for each of the others."""
+    listed, asked = list_groups(client), dict.fromkeys(names)
+    failures = [unknown("group", name, listed).message for name in asked if name not in listed]
+    return [listed[name] for name in asked if name in listed], failures
 
 
 def describe_groups(client: ClusterClient, groups: Iterable[ListedGroup]) -> dict[str, GroupDescription]:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
 
 from kbroker._fast.records.records import iter_records
+from kbroker.cli.command_group import CommandGroup
+from kbroker.cli.numbers import Integer
 from kbroker.cli.offline.bucket import Bucket, Place
+from kbroker.cli.offline.object_list import NOT_NAMED, listed_objects, total_line
 from kbroker.cli.offline.object_show import (
     image_lines,
     log_object_json,
@@ -24,15 +27,16 @@ from kbroker.cli.offline.object_show import (
     segment_lines,
     upload_time,
 )
+from kbroker.cli.output import Output
 from kbroker.cli.record_json import record_json
 from kbroker.errors import CorruptionError
 from kbroker.storage.formats.kfs import HEADER_BYTES
-from kbroker.storage.formats.kfs_keys import KfsKey, segment_key_of
+from kbroker.storage.formats.kfs_keys import KfsKey
 from kbroker.storage.formats.klix import KlixFooter
 from kbroker.storage.formats.object_keys import KlixKey, PackKey
 from kbroker.storage.formats.pack import PackDirectory, PackImage
 from kbroker.storage.manifest.image import ManifestImage
-from kbroker.storage.manifest.partition_state import ObjectRef, PartitionState, is_same_object
+from kbroker.storage.manifest.partition_state import is_same_object
 from kbroker.storage.read.object_audit import BucketAudit, NamedImage, read_pack_directory
 from kbroker.storage.stores.object_store import ObjectMeta, StoreError
 
@@ -64,64 +68,41 @@ def failing_with(exit_code: int) -> Iterator[None]:
         sys.exit(exit_code)
 
 
-NOT_NAMED = "not in the manifest"
-
-
-@click.group()
+@click.command(cls=CommandGroup)
 def command() -> None:
     """Objects of a cluster in its bucket or folder. Reads only."""
 
 
 @command.command("ls")
-@click.option("--topic", metavar="NAME", help="only objects that hold data of this topic")
+@click.option("--topic", metavar="NAME", help="only objects that hold data of this topic, with its part of them")
 @click.option("--orphans", is_flag=True, help="only orphans: objects that the manifest does not name")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object a line")
 @place_options
-def list_objects(place: Place, topic: str | None, orphans: bool) -> None:
-    """Keys, sizes and what they hold, a line each."""
+def list_objects(place: Place, topic: str | None, orphans: bool, as_json: bool) -> None:
+    """Keys, sizes and what they hold, a line each.
+
+    With --topic, sizes and records are those of the topic's data alone, and stderr has their total.
+    """
+    output = Output(as_json)
     with failing_with(1):
+        found = []
         bucket = Bucket(place)
-        image = bucket.load_manifest()
-        held: dict[str, list[tuple[PartitionState, ObjectRef]]] = {}
-        wanted = {id for id, name in bucket.topic_names().items() if name == topic} if topic is not None else set()
-        for state in image.states():
-            for ref in image.objects_from(state.topic_id, state.partition):
-                held.setdefault(ref.key, []).append((state, ref))
-        for meta in bucket.store.list(bucket.keys.root):
-            parsed = bucket.keys.parse(meta.key)
-            images = held.get(meta.key, [])
-            if topic is not None:
-                named = isinstance(parsed, KlixKey | KfsKey) and parsed.topic == topic
-                if not named and not any(state.topic_id in wanted for state, _ in images):
-                    continue
-            note = _note(images) if parsed is not None else ""
-            if parsed is not None and not images:
-                note = _note_of_unnamed(meta.key, held, image, bucket)
-            if orphans and note != NOT_NAMED:
+        names = bucket.topic_names() if as_json or topic is not None else {}
+        for each in listed_objects(bucket, topic, names):
+            if orphans and each.note != NOT_NAMED:
                 continue
-            click.echo(f"{bucket.keys.relative(meta.key)}\t{meta.size}\t{note}".rstrip())
-
-
-def _note_of_unnamed(key: str, held: Container[str], image: ManifestImage, bucket: Bucket) -> str:
-    segment = segment_key_of(key)
-    if segment in held:
-        return "index"
-    relative = bucket.keys.relative(segment)
-    if relative in image.deletions:
-        return "to be deleted"
-    return "being written" if relative in image.reserved else NOT_NAMED
-
-
-def _note(images: list[tuple[PartitionState, ObjectRef]]) -> str:
-    records = sum(ref.record_count for _, ref in images)
-    if len(images) == 1:
-        ref = images[0][1]
-        return f"offsets {ref.base_offset} to {ref.end_offset - 1}, {records} records"
-    return f"{len(images)} partitions, {records} records" if images else ""
+            found.append(each)
+            if as_json:
+                output.object(each._asdict())
+            else:
+                click.echo(f"{each.key}\t{each.bytes}\t{each.note}".rstrip())
+        if topic is not None:
+            output.note(total_line(topic, found))
 
 
 @command.command()
 @click.argument("key")
-@click.option("--partition", type=click.IntRange(0), help="of a pack: show the batches of these images")
+@click.option("--partition", type=Integer(0), help="of a pack: show the batches of these images")
 @place_options
 def show(place: Place, key: str, partition: int | None) -> None:
     """What is inside the object KEY: batches, a pack's directory, or the JSON of a log record or checkpoint."""
@@ -193,7 +174,7 @@ def _note_partitions(bucket: Bucket, image: ManifestImage, audit: BucketAudit) -
 @command.command()
 @click.argument("key")
 @click.option("--topic", metavar="NAME", help="of a pack: only this topic")
-@click.option("--partition", type=click.IntRange(0), help="of a pack: only this partition number")
+@click.option("--partition", type=Integer(0), help="of a pack: only this partition number")
 @place_options
 def cat(place: Place, key: str, topic: str | None, partition: int | None) -> None:
     """The records in the object KEY as JSON lines."""

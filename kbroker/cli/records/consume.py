@@ -10,20 +10,20 @@ import click
 
 from kbroker.cli.failure import CommandFailed
 from kbroker.cli.record_json import record_json
-from kbroker.cli.records.following import Following, Limits, asks_for
+from kbroker.cli.records.absence import Presence, asking_briefly, asks_for
+from kbroker.cli.records.following import Following, Limits
 from kbroker.cli.records.line_format import VALUE_AND_NEWLINE, Part, compiled
-from kbroker.cli.records.partitions import partitions_of
+from kbroker.cli.records.partitions import check_partition, partitions_of
 from kbroker.cli.records.reading import Reading
 from kbroker.cli.records.rendering import RENDERINGS, Rendering
 from kbroker.cli.records.start_offsets import EARLIEST, LATEST, Range, Start, parse_start, ranges_of, start_offsets
 from kbroker.cli.records.status_line import on_a_terminal
-from kbroker.cli.records.stop_signals import StopSignals
+from kbroker.cli.records.stop_signals import SIGNALLED, StopSignals
 from kbroker.cli.session import Session, with_session
 from kbroker.client.cluster_client import ClusterClient
 from kbroker.clock import SystemClock
 from kbroker.option_values import ConfigError
 
-SIGNALLED = 128  # and the signal's number: a shell's exit code
 RENDERING_NAMES = click.Choice(list(RENDERINGS))
 
 
@@ -132,11 +132,12 @@ def _run(session: Session, asked: _Asked, render: Part, limits: Limits, until_en
         reading, ranges = _planned(session, asked)
     if until_end:
         limits = replace(limits, ends={partition: found.end for partition, found in ranges.items()})
-    is_there = asks_for(session.client, asked.topic, min(ranges))
     from kbroker.cli.records.consumer import consuming  # loads the client library, which takes longer than the rest
 
-    with consuming(session.properties, reading) as consumer:
-        following = Following(consumer, render, limits, is_there, signals, SystemClock(), on_a_terminal())
+    clock, properties = SystemClock(), session.properties
+    with asking_briefly(properties) as probe, consuming(properties, reading) as consumer:
+        presence = Presence(asks_for(probe, asked.topic, min(ranges)), properties.api_timeout_s, clock)
+        following = Following(consumer, render, limits, presence, signals, clock, on_a_terminal())
         try:
             return following.run(sys.stdout.buffer)
         except BrokenPipeError:
@@ -159,9 +160,8 @@ def _planned(session: Session, asked: _Asked) -> tuple[Reading, dict[int, Range]
 
 
 def _partitions(client: ClusterClient, topic: str, asked: Sequence[int]) -> list[int]:
-    """Those asked for, or all. Raises CommandFailed; click.UsageError for one that the topic does not have."""
+    """Those asked for, or all. Raises CommandFailed."""
     found = partitions_of(client, topic)
     for partition in asked:
-        if partition not in found:
-            raise click.UsageError(f"{topic} has no partition {partition}")
+        check_partition(topic, partition, found)
     return sorted(set(asked)) or found

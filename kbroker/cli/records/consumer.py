@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import BrokerResponseError
+from kafka.errors import BrokerResponseError, KafkaConnectionError, KafkaTimeoutError
 from kafka.net.compat import KafkaNetClient
 from kafka.structs import MemberState
 
@@ -20,7 +21,8 @@ from kbroker.limits import FRAME_BYTES_MAX
 
 FETCH_WAIT_MS = 500
 POSITION_MS = 100
-CLOSE_MS = 5_000  # for the commit and for leaving the group
+CLOSE_MS = 2_000  # for the commit and for leaving the group
+LEAVE_MS = 100  # at least, for leaving the group
 
 logging.getLogger("kafka").setLevel(logging.CRITICAL + 1)  # failures are raised, and retries are not the user's
 
@@ -33,7 +35,8 @@ class TopicConsumer:
         self._topic = reading.topic
         self._group = reading.group
         self._joins = reading.group is not None and not reading.partitions
-        self._positions: dict[int, int] = {}
+        self._positions = dict(reading.starts)
+        self._bootstrap = properties.bootstrap
         with self._failures():
             self._consumer = KafkaConsumer(**_configs(properties, reading))
             if self._joins:
@@ -75,15 +78,16 @@ class TopicConsumer:
             for assigned in self._consumer.assignment()
         )
 
-    def lag(self) -> int:
-        """Records between what was read and the high watermarks that the brokers sent last."""
-        lag = 0
-        for assigned in self._consumer.assignment():
-            high_watermark = self._consumer.highwater(assigned)
-            position = self._positions.get(assigned.partition)
-            if high_watermark is not None and position is not None:
-                lag += max(high_watermark - position, 0)
-        return lag
+    def lag(self) -> int | None:
+        """Records between what was read and the high watermarks that the brokers sent last; None: not known yet."""
+        lags = [self._lag_of(assigned) for assigned in self._consumer.assignment()]
+        known = [lag for lag in lags if lag is not None]
+        return sum(known) if known and len(known) == len(lags) else None
+
+    def _lag_of(self, assigned: TopicPartition) -> int | None:
+        high_watermark = self._consumer.highwater(assigned)
+        position = self._positions.get(assigned.partition)
+        return None if high_watermark is None or position is None else max(high_watermark - position, 0)
 
     def rewind(self, records: Iterable[tuple[int, Record]]) -> None:
         """Takes back records of the last `poll`: they are not committed."""
@@ -97,13 +101,15 @@ class TopicConsumer:
 
     def close(self) -> None:
         """Commits what was read, for a group, and leaves it. Raises CommandFailed if that was not possible."""
+        started_s = time.monotonic()
         try:
             if self._group is not None:
                 with self._failures("the offsets were not committed"):
                     self._consumer.commit(timeout_ms=CLOSE_MS)
         finally:
+            left_ms = CLOSE_MS - int((time.monotonic() - started_s) * 1000)
             with contextlib.suppress(Exception):  # the coordinator removes a member that does not leave
-                self._consumer.close(autocommit=False, timeout_ms=CLOSE_MS)
+                self._consumer.close(autocommit=False, timeout_ms=max(left_ms, LEAVE_MS))
 
     @contextlib.contextmanager
     def _failures(self, what: str = "") -> Iterator[None]:
@@ -113,6 +119,8 @@ class TopicConsumer:
             yield
         except BrokerResponseError as error:
             raise CommandFailed(f"{place}: {reason(error.errno)}") from None
+        except (KafkaTimeoutError, KafkaConnectionError):
+            raise CommandFailed(f"{place}: no broker answers at {self._bootstrap}") from None
         except Exception as error:  # the library raises more than its KafkaError
             text = str(error) or type(error).__name__
             raise CommandFailed(f"{place}: {' '.join(text.split())}") from None

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import select
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
+import click
+
 from kbroker._fast.records.records import Record
-from kbroker.cli.failure import CommandFailed, check
+from kbroker.cli.failure import CommandFailed
+from kbroker.cli.output import NOTHING
+from kbroker.cli.records.absence import Presence
 from kbroker.cli.records.line_format import Part
-from kbroker.cli.records.start_offsets import LATEST
 from kbroker.cli.records.status_line import StatusLine, Throughput
 from kbroker.cli.records.stop_signals import StopSignals
-from kbroker.client.cluster_client import ClusterClient
 from kbroker.clock import Clock
 
 BATCH_RECORDS = 500
 POLL_MS = 250
-SILENCE_S = 5.0  # after which the cluster is asked whether it is there
 
 
 class Source(Protocol):
@@ -26,7 +28,7 @@ class Source(Protocol):
 
     def poll(self, records_max: int, wait_ms: int) -> list[tuple[int, Record]]: ...
     def has_read_to(self, ends: Mapping[int, int]) -> bool: ...
-    def lag(self) -> int: ...
+    def lag(self) -> int | None: ...
     def rewind(self, records: list[tuple[int, Record]]) -> None: ...
 
 
@@ -47,16 +49,15 @@ class Following:
         source: Source,
         render: Part,
         limits: Limits,
-        is_there: Callable[[], None],
+        presence: Presence,
         signals: StopSignals,
         clock: Clock,
         shows_status: bool,
     ) -> None:
-        """`is_there` raises when there is no cluster or topic any more; it is asked when no record has come."""
         self._source = source
         self._render = render
         self._limits = limits
-        self._is_there = is_there
+        self._presence = presence
         self._signals = signals
         self._clock = clock
         self._count = Throughput(clock)
@@ -67,25 +68,38 @@ class Following:
 
         BrokenPipeError: the reader of `output` has gone. What could not be printed is not committed.
         """
-        heard_s = asked_s = self._clock.monotonic()
+        heard_s = self._clock.monotonic()
         while not self._is_done(heard_s):
             if self._signals.received is not None:
                 return False
+            if _is_closed(output):
+                raise BrokenPipeError
             records = self._source.poll(self._records_max(), self._wait_ms(heard_s))
-            now_s = self._clock.monotonic()
             try:
                 if records:
-                    heard_s = asked_s = now_s
+                    heard_s = self._clock.monotonic()
+                    self._presence.heard()
                     self._print(records, output)
-                elif now_s - asked_s >= SILENCE_S:
-                    with self._signals.interrupting():
-                        self._is_there()
-                    asked_s = self._clock.monotonic()
+                else:
+                    self._check_presence()
             except KeyboardInterrupt:
                 return False
             if self._status.is_due:
-                self._status.show(f"{self._count.records:,} records, {self._count.rates()}, lag {self._source.lag():,}")
+                self._status.show(self._progress())
         return True
+
+    def _check_presence(self) -> None:
+        with self._signals.interrupting():
+            remark = self._presence.check()
+        if remark is not None:
+            self._status.clear()
+            click.echo(f"kbroker: {remark}", err=True)
+
+    def _progress(self) -> str:
+        lag = self._source.lag()
+        shown = NOTHING if lag is None else f"{lag:,}"
+        count = self._count.records
+        return f"{count:,} {'record' if count == 1 else 'records'}, {self._count.rates()}, lag {shown}"
 
     def _print(self, records: list[tuple[int, Record]], output: BinaryIO) -> None:
         data = b"".join([self._render(partition, record) for partition, record in records])
@@ -126,14 +140,11 @@ class Following:
         self._status.clear()
 
 
-def asks_for(client: ClusterClient, topic: str, partition: int) -> Callable[[], None]:
-    """A question that raises ClientError or CommandFailed when cluster or topic are gone."""
-
-    def ask() -> None:
-        for (name, index), answer in client.offsets({(topic, partition): LATEST}).items():
-            check(answer.error_code, f"{name}-{index}")
-
-    return ask
+def _is_closed(output: BinaryIO) -> bool:
+    """Whether nothing reads a pipe any more: a quiet topic writes nothing that would fail."""
+    poll = select.poll()
+    poll.register(output.fileno(), 0)
+    return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
 
 
 def _discard(output: BinaryIO) -> None:

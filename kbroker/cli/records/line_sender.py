@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 import click
 
 from kbroker.cli.failure import CommandFailed
+from kbroker.cli.output import show_count
 from kbroker.cli.records.line_records import Outgoing, Parse
 from kbroker.cli.records.lines import LineTooLong, line_groups
-from kbroker.cli.records.partitions import Topics
+from kbroker.cli.records.partitions import Topics, check_partition
 from kbroker.cli.records.producer import Producer, RecordTooLarge
 from kbroker.cli.records.status_line import Throughput
 from kbroker.client.cluster_client import ClientError
@@ -49,7 +50,8 @@ class LineSender:
             for name in names:
                 self._send_file(name, parse)
         except KeyboardInterrupt:
-            click.echo(f"kbroker: interrupted; {self.sent} records are stored", err=True)
+            verb = "is" if self.sent == 1 else "are"
+            click.echo(f"kbroker: interrupted; {show_count(self.sent, 'record')} {verb} stored", err=True)
             raise
 
     def _send_file(self, name: str, parse: Parse) -> None:
@@ -89,8 +91,12 @@ class LineSender:
             raise CommandFailed(wrong)
 
     def _checked(self, record: Outgoing) -> Outgoing:
-        if record.partition is not None and record.partition not in self._topics.partitions(record.topic):
-            raise ValueError(f"{record.topic} has no partition {record.partition}")
+        if record.partition is not None:
+            known = self._topics.partitions(record.topic)
+            try:
+                check_partition(record.topic, record.partition, known)
+            except CommandFailed as error:
+                raise ValueError(error.message) from None
         return record
 
     @contextlib.contextmanager

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from kbroker.cli.failure import check, unknown
+from kbroker.cli.failure import CommandFailed, check, unknown
+from kbroker.cli.output import show_count
 from kbroker.client.cluster_client import ClusterClient
 from kbroker.errors import ErrorCode
 from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataRequestTopic
@@ -15,21 +16,42 @@ CREATION = RetryPolicy(3.0, wait_max_s=0.5)  # Apache Kafka answers before an au
 
 def partitions_of(client: ClusterClient, topic: str) -> list[int]:
     """In order. CommandFailed when there is no such topic."""
-    (found,) = client.topics([topic])
-    if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+    found = _known_partitions(client, topic)
+    if found is None:
         raise unknown("topic", topic, [each.name for each in client.topics() if each.name])
-    check(found.error_code, topic)
-    return sorted(partition.partition_index for partition in found.partitions)
+    return found
 
 
-def created_partitions_of(client: ClusterClient, topic: str, retries: RetryPolicy = CREATION) -> list[int]:
-    """As `partitions_of`; the topic is created if the broker does that."""
+def created_partitions_of(
+    client: ClusterClient, topic: str, note: Callable[[str], None], retries: RetryPolicy = CREATION
+) -> list[int]:
+    """As `partitions_of`; a topic that does not exist is created if the broker does that, and `note` is told."""
+    known = _known_partitions(client, topic)
+    if known is not None:
+        return known
     request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=True)
     for _ in retries.attempts():
         (found,) = client.any_broker(request).topics
         if found.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             break
-    return partitions_of(client, topic)
+    created = partitions_of(client, topic)
+    note(f"topic {topic} did not exist: created with {show_count(len(created), 'partition')}")
+    return created
+
+
+def check_partition(topic: str, partition: int, known: Sequence[int]) -> None:
+    """Raises CommandFailed for one that is not among those known."""
+    if partition not in known:
+        raise CommandFailed(f"{topic} has no partition {partition}: they are {known[0]} to {known[-1]}")
+
+
+def _known_partitions(client: ClusterClient, topic: str) -> list[int] | None:
+    """In order; None when there is no such topic. Raises CommandFailed."""
+    (found,) = client.topics([topic])
+    if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return None
+    check(found.error_code, topic)
+    return sorted(partition.partition_index for partition in found.partitions)
 
 
 class Topics:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import functools
+import signal
+import sys
 from collections.abc import Sequence
 
 import click
 
+from kbroker.cli.client_properties import ClientProperties
+from kbroker.cli.failure import CommandFailed
+from kbroker.cli.output import Output, show_count
+from kbroker.cli.records.absence import delivering
 from kbroker.cli.records.escapes import as_bytes, unescape
-from kbroker.cli.records.line_records import Given, Header, Outgoing, TextLines, json_parser
+from kbroker.cli.records.line_records import Given, Header, Outgoing, Parse, TextLines, json_parser
 from kbroker.cli.records.line_sender import STDIN, LineSender
-from kbroker.cli.records.partitions import Topics, created_partitions_of
+from kbroker.cli.records.partitions import Topics, check_partition, created_partitions_of
 from kbroker.cli.records.producer import ACKS_ALL, Delivery, Producer
 from kbroker.cli.records.status_line import on_a_terminal
-from kbroker.cli.session import bootstrap_options, connected, properties_of
+from kbroker.cli.records.stop_signals import SIGNALLED, StopSignals
+from kbroker.cli.session import bootstrap_options, properties_of
 from kbroker.cli.times import parse_time
-from kbroker.client.cluster_client import Timeouts
+from kbroker.client.cluster_client import ClientError
 from kbroker.clock import SystemClock
 from kbroker.option_values import ConfigError
 
@@ -107,18 +115,41 @@ def command(
         null = None if null_value is None else as_bytes(null_value)
         parse = TextLines(topic or "", given, key_bytes, key_separator, headers_from_line, null).parse
     properties = properties_of(bootstrap, command_config)
-    with connected(properties, Timeouts(properties.request_timeout_s, properties.delivery_timeout_s)) as client:
-        topics = Topics(client, created_partitions_of)
-        if topic is not None and partition is not None and partition not in topics.partitions(topic):
-            raise click.UsageError(f"{topic} has no partition {partition}")
+    delivery = Delivery(ACKS[acks], codec, properties.request_timeout_s)
+    only = Outgoing(topic or "", partition, timestamp, key_bytes, None, headers) if tombstone else None
+    signals = StopSignals()
+    try:
+        with signals, signals.interrupting():
+            sent = _send(properties, delivery, topic, partition, only, files or (STDIN,), parse)
+    except ClientError as error:
+        raise CommandFailed(str(error)) from None
+    except KeyboardInterrupt:
+        sys.exit(SIGNALLED + (signals.received or signal.SIGINT))
+    click.echo(show_count(sent, "record"), err=True)
+
+
+def _send(
+    properties: ClientProperties,
+    delivery: Delivery,
+    topic: str | None,
+    partition: int | None,
+    only: Outgoing | None,
+    files: Sequence[str],
+    parse: Parse,
+) -> int:
+    """Sends `only`, or the lines of files. How many are stored. Raises CommandFailed and ClientError."""
+    note = Output(False).note
+    with delivering(properties, note) as client:
+        topics = Topics(client, functools.partial(created_partitions_of, note=note))
+        if topic is not None and partition is not None:
+            check_partition(topic, partition, topics.partitions(topic))
         clock = SystemClock()
-        producer = Producer(client, topics, Delivery(ACKS[acks], codec, properties.request_timeout_s), clock)
-        sender = LineSender(producer, topics, clock, on_a_terminal())
-        if tombstone:
-            sender.send_one(Outgoing(topic or "", partition, timestamp, key_bytes, None, headers))
+        sender = LineSender(Producer(client, topics, delivery, clock), topics, clock, on_a_terminal())
+        if only is not None:
+            sender.send_one(only)
         else:
-            sender.send_files(files or (STDIN,), parse)
-    click.echo(f"{sender.sent} records", err=True)
+            sender.send_files(files, parse)
+        return sender.sent
 
 
 def _check_together(as_json: bool, topic: str | None, text_only: Sequence[str], files: Sequence[str]) -> None:

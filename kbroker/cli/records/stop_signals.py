@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end reading; a second one ends the process without a commit."""
+"""SIGINT and SIGTERM end a command in order; a second one ends it at once, without a commit."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from types import FrameType
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
+SIGNALLED = 128  # and the signal's number: a shell's exit code
 
 
 class StopSignals:

@@ -1,6 +1,6 @@
 """``kbroker support-bundle``: one archive with what helps to find out what is wrong with a broker.
 
-Exit codes: 0 written (a line each says what could not be read), 1 not written, 2 usage.
+Exit codes: 0 written (a line each says what could not be read), 1 not written or no data directory, 2 usage.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from kbroker.storage.stores.store_url import S3_SCHEME
 CONTENTS = """\
 What is in this archive, written by kbroker support-bundle:
 
-settings.toml    settings in force, secrets masked       versions.json    kbroker, Python, packages
+settings.toml    what the options of this command give   running-settings.toml   what a running broker has
+versions.json    kbroker, Python, packages               (secrets are masked in both)
 machine.json     system, limits, names of variables      data-dir.txt     files of the data directory and their sizes
 log.txt          what only the log holds, by partition   manifest.json    objects by topic
 objects.txt      keys and sizes of the objects           metrics.txt, readiness.json   of the running broker
@@ -49,6 +50,8 @@ def command(settings: Settings, output: str | None, log_file: str | None) -> Non
     """
     if output == "" or log_file == "":
         raise click.UsageError("the name of a file is empty")
+    if not settings.config.data_dir.is_dir():
+        raise CommandFailed(f"there is no data directory {settings.config.data_dir}: name the broker's in --data-dir")
     now = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC)
     path = Path(output or f"kbroker-support-{now:%Y%m%dT%H%M%SZ}.tar.gz")
     scrubber = Scrubber(os.environ, _credentials(settings))

@@ -21,18 +21,20 @@ from itertools import islice
 from pathlib import Path
 
 from kbroker import __version__
+from kbroker.admin.control import send_command
 from kbroker.app.config import EVERY_ADDRESS, BrokerConfig, Settings
 from kbroker.app.data_dir import running_pid, stopped_data_dir
 from kbroker.app.machine import usable_memory_bytes
-from kbroker.app.settings_toml import settings_toml
 from kbroker.cli.offline.bucket import Bucket, Place
 from kbroker.cli.offline.wal_log import StoppedLog
+from kbroker.cli.support.given_settings import given_settings
 from kbroker.clock import SystemClock
 from kbroker.limits import MIB
 from kbroker.storage.stores.regular_file import opened_regular
 from kbroker.types import address_text
 
 HTTP_SECONDS = 15.0
+CONTROL_SECONDS = 15.0
 METRICS_BYTES_MAX = 64 * MIB
 LOG_BYTES_MAX = 4 * MIB
 ENTRIES_MAX = 50_000  # of a listing
@@ -44,7 +46,7 @@ def parts(settings: Settings, environ: Mapping[str, str], log_file: Path | None)
     """The parts by their file's name in the bundle."""
     config = settings.config
     made: dict[str, Part] = {
-        "settings.toml": lambda: settings_toml(settings),
+        "settings.toml": lambda: given_settings(settings),
         "versions.json": _versions,
         "machine.json": lambda: _machine(config, environ),
         "data-dir.txt": lambda: _lines(_tree(config.data_dir)),
@@ -52,9 +54,10 @@ def parts(settings: Settings, environ: Mapping[str, str], log_file: Path | None)
         "manifest.json": lambda: _manifest(config),
         "objects.txt": lambda: _lines(_objects(config)),
     }
-    if config.http_listen is not None:
-        made["metrics.txt"] = lambda: _asked(config, "/metrics")
-        made["readiness.json"] = lambda: _asked(config, "/readyz")
+    if running_pid(config.data_dir) is not None:
+        made["running-settings.toml"] = lambda: _running_settings(config)
+    made["metrics.txt"] = lambda: _asked(config, "/metrics")
+    made["readiness.json"] = lambda: _asked(config, "/readyz")
     if log_file is not None:
         made["broker.log"] = lambda: last_lines(log_file)
     return made
@@ -155,9 +158,16 @@ def _objects(config: BrokerConfig) -> Iterator[str]:
         yield f"{meta.size}\t{changed}\t{meta.key}"
 
 
+def _running_settings(config: BrokerConfig) -> str:
+    """What the broker of the data directory was started with. Raises OSError and RuntimeError."""
+    text: str = send_command(config.data_dir, "settings", CONTROL_SECONDS)["settings_toml"]
+    return text
+
+
 def _asked(config: BrokerConfig, path: str) -> str:
     """The answer of the broker's status server. Raises OSError."""
-    assert config.http_listen is not None
+    if config.http_listen is None:
+        raise OSError("no --http-listen given")
     host, port = config.http_listen
     connection = http.client.HTTPConnection("127.0.0.1" if host in EVERY_ADDRESS else host, port, timeout=HTTP_SECONDS)
     try:

@@ -9,6 +9,7 @@ import click
 from kbroker.cli.config import config_values
 from kbroker.cli.existing_topics import existing_topics, topic_names
 from kbroker.cli.failure import check, fail_with, reason, unknown
+from kbroker.cli.numbers import Integer
 from kbroker.cli.output import show_count
 from kbroker.cli.resource_configs import alter_configs, nearest_config
 from kbroker.cli.session import Session, with_session
@@ -19,8 +20,9 @@ from kbroker.protocol.apis.k37_create_partitions import CreatePartitionsRequest,
 from kbroker.topic_config import TOPIC_CONFIGS
 
 TIMEOUT_MS = 30_000
-PARTITIONS = click.IntRange(1, 2**31 - 1)
-REPLICAS = click.IntRange(1, 2**15 - 1)
+PARTITIONS = Integer(1, 2**31 - 1)
+REPLICAS = Integer(1, 2**15 - 1)
+ONE_REPLICA = "its replication factor is 1: the object store replicates the data"
 THE_BROKERS = -1  # number of partitions or replicas: as the broker's configs say
 
 names_argument = click.argument("names", metavar="NAME...", nargs=-1, required=True)
@@ -64,6 +66,8 @@ def create(
             hint = nearest_config(values, TOPIC_CONFIGS) if topic.error_code == ErrorCode.INVALID_CONFIG else ""
             failures.append(f"{topic.name}: {reason(topic.error_code, topic.error_message)}{hint}")
         else:
+            if replication_factor and topic.replication_factor == 1 != replication_factor:
+                session.output.note(f"{topic.name}: {ONE_REPLICA}")
             session.output.done(
                 f"created {topic.name} with {show_count(topic.num_partitions, 'partition')}",
                 topic=topic.name,

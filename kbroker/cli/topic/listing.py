@@ -10,7 +10,8 @@ import click
 
 from kbroker.cli.config import COLUMNS as CONFIGS
 from kbroker.cli.config import config_rows
-from kbroker.cli.existing_topics import existing_topics
+from kbroker.cli.existing_topics import existing_topics, found_topics
+from kbroker.cli.failure import fail_with
 from kbroker.cli.output import Column, Output, show_bytes, show_count, show_time
 from kbroker.cli.resource_configs import describe_configs, topic_config
 from kbroker.cli.session import Session, with_session
@@ -78,7 +79,13 @@ def describe(session: Session, names: tuple[str, ...], all_configs: bool) -> Non
     END is the offset at the end of the log; consumers see records up to HIGH, with read_committed up to STABLE.
     UNFLUSHED are the bytes that no object has yet. NEWEST is the highest timestamp of a record.
     """
-    topics = existing_topics(session.client, names)
+    topics, failures = found_topics(session.client, names)
+    if topics:
+        _describe(session, topics, all_configs)
+    fail_with(failures)
+
+
+def _describe(session: Session, topics: list[MetadataResponseTopic], all_configs: bool) -> None:
     facts = PartitionFacts(session.client, topics)
     rows = _partition_rows(topics, facts)
     for number, topic in enumerate(topics):

@@ -9,6 +9,7 @@ import click
 
 from kbroker.cli.existing_topics import chosen_partitions, existing_topics, led_partitions
 from kbroker.cli.failure import CommandFailed, check
+from kbroker.cli.numbers import Number
 from kbroker.cli.output import Column, show_seconds, show_time
 from kbroker.cli.session import Session, with_session
 from kbroker.cli.topic_partitions import parse_topic_partition
@@ -35,7 +36,7 @@ COLUMNS = (
 )
 
 timeout_option = click.option(
-    "--max-transaction-timeout", "timeout_minutes", type=click.FloatRange(0), default=15.0, show_default=True,
+    "--max-transaction-timeout", "timeout_minutes", type=Number(0), default=15.0, show_default=True,
     metavar="MINUTES", help="younger transactions do not hang: the brokers' transaction.max.timeout.ms",
 )  # fmt: skip
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import click
 
+from kbroker.cli.durations import parse_duration
 from kbroker.cli.existing_topics import chosen_partitions, existing_topics
+from kbroker.cli.numbers import Integer
 from kbroker.cli.output import Column, show_seconds, show_time
 from kbroker.cli.session import Session, with_session
 from kbroker.cli.topic_partitions import parse_topic_partition
@@ -19,7 +23,7 @@ from kbroker.protocol.apis.k66_list_transactions import ListTransactionsRequest
 STATES = (
     "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "PrepareEpochFence", "Dead",
 )  # fmt: skip
-NUMBER = click.IntRange(0)
+NUMBER = Integer(0)
 TRANSACTIONS = (
     Column("transactional_id", "TRANSACTIONAL ID"),
     Column("coordinator_id", "COORDINATOR"),
@@ -47,10 +51,24 @@ PRODUCERS = (
 )
 
 
+def _duration_ms(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    """Milliseconds of a number of ms or a duration. Raises click.BadParameter."""
+    if text is None:
+        return None
+    try:
+        found = int(text) if re.fullmatch("[0-9]{1,19}", text) else parse_duration(text)
+    except ConfigError as error:
+        raise click.BadParameter(f"{error}, or ms") from None
+    if found >= 2**63:
+        raise click.BadParameter(f"{text} is too long")
+    return found
+
+
 @click.command("list")
 @click.option("--state", "states", multiple=True, type=click.Choice(STATES, case_sensitive=False), help="only these")
 @click.option("--producer-id", "producer_ids", multiple=True, type=NUMBER, metavar="ID", help="only these")
-@click.option("--duration-filter", type=NUMBER, default=None, metavar="MS", help="only those open for longer")
+@click.option("--duration-filter", callback=_duration_ms, default=None, metavar="MS|DURATION",
+              help="only those open for longer: ms, or as 30s, 1h")  # fmt: skip
 @click.option("--transactional-id-pattern", metavar="RE2", default=None, help="only ids that match as a whole")
 @with_session
 def list_transactions(

@@ -44,6 +44,12 @@ def test_errors_reach_the_caller(tmp_path) -> None:
     server.close()
 
 
+def test_an_answer_may_be_longer_than_a_request(tmp_path) -> None:
+    server = serve(tmp_path, settings=lambda request: {"settings_toml": "x" * 1_000_000})
+    assert len(send_command(tmp_path, "settings", 20)["settings_toml"]) == 1_000_000
+    server.close()
+
+
 def test_a_path_longer_than_a_socket_address_works(tmp_path) -> None:
     deep = tmp_path / ("d" * 100) / ("e" * 100)
     server = serve(deep, flush=echo)
@@ -129,15 +135,18 @@ def test_two_commands_run_at_once(tmp_path) -> None:
 def test_kbroker_flush_reports_what_the_broker_answers(tmp_path) -> None:
     flush = ["flush", "--data-dir", str(tmp_path)]
     result = CliRunner().invoke(cli, flush)
-    assert (result.exit_code, result.output) == (1, f"kbroker flush: no broker runs in {tmp_path}\n")
+    assert (result.exit_code, result.output) == (1, f"kbroker: no broker runs in {tmp_path}\n")
     asked: list[dict] = []
-    server = serve(tmp_path, flush=lambda request: asked.append(request) or {})
-    assert CliRunner().invoke(cli, flush).exit_code == 0
-    assert asked == [{"command": "flush"}]
+    sizes = [0, 1536]
+    server = serve(tmp_path, flush=lambda request: asked.append(request) or {"flushed_bytes": sizes.pop()})
+    for text in ("flushed 1.5 KiB of the log\n", "nothing was unflushed\n"):
+        result = CliRunner().invoke(cli, flush)
+        assert (result.exit_code, result.output) == (0, text)
+    assert asked == [{"command": "flush"}] * 2
     server.close()
     server = serve(tmp_path, flush=failing)
     result = CliRunner().invoke(cli, flush)
-    assert (result.exit_code, result.output) == (1, "kbroker flush: the flush did not complete: away\n")
+    assert (result.exit_code, result.output) == (1, "kbroker: the flush did not complete: away\n")
     server.close()
 
 
@@ -153,6 +162,6 @@ def test_kbroker_flush_gives_up_in_time(tmp_path) -> None:
     go_on = threading.Event()
     server = serve(tmp_path, flush=lambda request: go_on.wait(20) and {})
     result = CliRunner().invoke(cli, ["flush", "--data-dir", str(tmp_path), "--timeout", "0.05"])
-    assert (result.exit_code, result.output) == (1, "kbroker flush: not done within 0.05 seconds; it continues\n")
+    assert (result.exit_code, result.output) == (1, "kbroker: not done within 0.05 seconds; it continues\n")
     go_on.set()
     server.close()

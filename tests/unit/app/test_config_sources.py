@@ -46,13 +46,13 @@ def test_all_faults_are_found_at_once(tmp_path: Path) -> None:
             {"KBROKER_IO_THREADS": "100", "KBROKER_SET": "max.connections=x"},
         )
     assert raised.value.faults == (
-        "unknown setting in the file: no-such",
+        f"{path}: unknown setting no-such",
         "--listen: '9092' is not an address: give HOST:PORT",
         f"--flush-bytes: 'x' is not a size: give bytes, or a whole number with a unit, as 512MiB or 12GB ({path})",
-        "num.partitions: 0 is less than 1",
-        "max.connections: 'x' is not a whole number",
+        f"{path}: num.partitions: 0 is less than 1",
+        "KBROKER_SET: max.connections: 'x' is not a whole number",
         "--set: 'nothing' is not NAME=VALUE",
-        "no.such is not a broker setting that kbroker reads",
+        "--set: no.such is not a broker setting that kbroker reads",
         "--io-threads: 1 to 64",
         "--node-id: a number from 0",
     )

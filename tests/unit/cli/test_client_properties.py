@@ -29,6 +29,16 @@ def test_the_option_takes_precedence_over_the_file(tmp_path: Path) -> None:
     assert read(tmp_path, "bootstrap.servers=a:1", "b:2").bootstrap == "b:2"
 
 
+def test_a_comma_at_the_end_is_no_address() -> None:
+    assert read_properties("a:1,[::1]:2,", None).bootstrap == "a:1,[::1]:2"
+
+
+@pytest.mark.parametrize("given", ["", " "])
+def test_an_empty_option_is_not_the_default(given: str) -> None:
+    with pytest.raises(ConfigError, match="--bootstrap-server: no address"):
+        read_properties(given, None)
+
+
 def test_without_anything_the_local_broker_is_meant() -> None:
     assert read_properties(None, None) == ClientProperties("127.0.0.1:9092", "kbroker", 30.0, 60.0)
 
@@ -39,9 +49,11 @@ def test_without_anything_the_local_broker_is_meant() -> None:
         ("sasl.mechanism=PLAIN", "sasl.mechanism is not supported"),
         ("bootstrap.server=a:1", "did you mean bootstrap.servers"),
         ("security.protocol=SASL_SSL", "security.protocol=SASL_SSL is not supported"),
-        ("request.timeout.ms=soon", "request.timeout.ms: 'soon' is not a whole number"),
-        ("request.timeout.ms=0", "0 is not from 1"),
-        ("bootstrap.servers=nowhere", "'nowhere' is not HOST:PORT"),
+        ("request.timeout.ms=soon", r"client\.properties: request\.timeout\.ms: 'soon' is not a whole number"),
+        ("request.timeout.ms=0", r"client\.properties: request\.timeout\.ms: 0 is not from 1"),
+        ("bootstrap.servers=nowhere", r"client\.properties: bootstrap\.servers: 'nowhere' is not HOST:PORT"),
+        ("bootstrap.servers=", "bootstrap.servers: no address"),
+        ("bootstrap.servers=http://a:1", "'http://a:1' is not HOST:PORT"),
         ("=x", "line 1 is not NAME=VALUE"),
         (b"\xff\xfe\x00", "is not a text file"),
     ],

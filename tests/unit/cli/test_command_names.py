@@ -30,6 +30,44 @@ def test_the_nearest_name_is_given(name: str, near: str) -> None:
     assert f"there is no command {name!r}; did you mean {near!r}?" in result.output
 
 
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("topic rm", "delete"),
+        ("topic ls", "list"),
+        ("group offset-delete", "delete-offsets"),
+        ("group delete-offset", "delete-offsets"),
+        ("group seek", "reset-offsets"),
+        ("topic trim-prefix", "trim"),
+        ("topic add-partitions", "alter --partitions"),
+        ("topic alter-config", "kbroker config alter"),
+        ("cluster info", "status"),
+        ("topic info", "describe"),
+        ("health", "kbroker cluster status"),
+    ],
+)
+def test_names_of_other_tools_are_known(line: str, meant: str) -> None:
+    result = CliRunner().invoke(cli, line.split())
+    assert result.exit_code == 2
+    assert f"; did you mean {meant!r}?" in result.output
+
+
+@pytest.mark.parametrize("line", ["topic delte", "topic trimm", "topic tri", "group dlete"])
+def test_a_name_like_that_of_a_destructive_command_is_no_hint_at_it(line: str) -> None:
+    output = CliRunner().invoke(cli, line.split()).output
+    assert not any(f"did you mean {name!r}" in output for name in ("delete", "trim"))
+
+
+@pytest.mark.parametrize("line", ["-h", "topic -h", "topic list -h", "serve -h"])
+def test_the_short_option_gives_help(line: str) -> None:
+    result = CliRunner().invoke(cli, line.split())
+    assert (result.exit_code, result.output[:6]) == (0, "Usage:")
+
+
+def test_the_short_option_gives_the_version() -> None:
+    assert CliRunner().invoke(cli, ["-V"]).output == CliRunner().invoke(cli, ["--version"]).output
+
+
 def test_a_name_like_no_other_gets_the_list() -> None:
     result = CliRunner().invoke(cli, ["zzzzzz"])
     assert result.exit_code == 2

@@ -96,6 +96,11 @@ class Cluster:
         ("group describe", ["group-1", "group-2"]),
         ("consumer-groups delete", ["group-1", "group-2"]),
         ("topic create", []),
+        ("config describe topic", ["orders", "payments"]),
+        ("configs alter topics", ["orders", "payments"]),
+        ("config describe group", ["group-1", "group-2"]),
+        ("config describe broker", []),
+        ("config describe nothing", []),
     ],
 )
 def test_names_of_the_right_kind_are_offered(line: str, names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

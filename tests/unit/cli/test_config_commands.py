@@ -73,6 +73,33 @@ def test_the_default_is_the_value_without_the_config(
     assert json.loads(run(cluster, "describe", "topic", "orders", "--json").stdout)["default"] == default
 
 
+@pytest.mark.parametrize(
+    ("name", "brokers", "default"),
+    [
+        ("retention.ms", {"log.retention.hours": "168", "log.retention.minutes": None}, "604800000"),
+        ("retention.ms", {"log.retention.hours": "168", "log.retention.minutes": "2"}, "120000"),
+        ("retention.ms", {"log.retention.hours": "168", "log.retention.ms": "-1"}, "-1"),
+        ("segment.ms", {"log.roll.hours": "2"}, "7200000"),
+        ("segment.jitter.ms", {"log.roll.jitter.hours": "0"}, "0"),
+        ("cleanup.policy", {"log.cleanup.policy": "delete"}, None),
+    ],
+)
+def test_a_time_without_a_synonym_has_the_brokers_default(
+    cluster: TopicCluster, name: str, brokers: dict[str, str | None], default: str | None
+) -> None:
+    cluster.configs[TOPIC, "orders"] = [with_synonyms(name, (name, "1", DYNAMIC_TOPIC))]
+    cluster.configs[BROKER, "1"] = [config(each, value) for each, value in brokers.items()]
+    assert json.loads(run(cluster, "describe", "topic", "orders", "--json").stdout)["default"] == default
+
+
+def test_a_failure_names_the_broker(cluster: TopicCluster) -> None:
+    cluster.configs[BROKER, "1"] = cluster.configs[BROKER, ""] = [config("a", "1")]
+    refused = run(cluster, "alter", "broker", "1", "--set", "zzz=1", code=1)
+    assert refused.stderr.startswith("kbroker: broker 1: INVALID_CONFIG")
+    refused = run(cluster, "alter", "broker", "default", "--set", "zzz=1", code=1)
+    assert refused.stderr.startswith("kbroker: all brokers: INVALID_CONFIG")
+
+
 def test_a_sensitive_value_is_not_shown(cluster: TopicCluster) -> None:
     cluster.configs[BROKER, "1"] = [config("ssl.key.password", None, STATIC_BROKER, sensitive=True)]
     assert "(sensitive)" in run(cluster, "describe", "broker", "1").stdout

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kbroker.app.config import BrokerConfig, load_config
-from kbroker.app.data_dir import DataDir, running_pid
+from kbroker.app.data_dir import DataDir, Identity, running_pid
 from kbroker.cli.doctor.finding import Finding, Status
 from kbroker.cli.doctor.machine import check_machine, file_system
 from kbroker.cli.doctor.network import check_network, listening_pid
@@ -146,6 +146,8 @@ def test_file_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 def test_a_machine_is_checked_without_a_trace(tmp_path: Path) -> None:
     found = by_check(check_machine(config(tmp_path), SystemClock()))
     assert found["data-dir"].message == f"{tmp_path / 'data'} is usable, and no broker has run on it"
+    assert "the log takes up to 64.0 MiB" in found["free-space"].message
+    assert found["memory"].message.startswith("--memory-bytes 64.0 MiB and ")
     assert list(found) == ["data-dir", "file-system", "free-space", "disk-sync", "open-files", "memory"]
     assert list(tmp_path.iterdir()) == []
 
@@ -169,6 +171,13 @@ def test_a_data_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
     found = by_check(check_machine(config(tmp_path), SystemClock()))
     assert found["data-dir"].status is Status.FAILED
     assert f"{tmp_path / 'data'} is not a directory" in found["data-dir"].message
+
+
+def test_a_data_directory_that_cannot_be_created_is_named() -> None:
+    wanted = load_config({"data_dir": "/proc/no-such", "object_store": "file:/nowhere"}, environ={})
+    found = by_check(check_machine(wanted, SystemClock()))["data-dir"]
+    assert found.status is Status.FAILED
+    assert found.message.startswith("cannot use the data directory /proc/no-such: /proc")
 
 
 def test_a_damaged_identity_is_named(tmp_path: Path) -> None:
@@ -352,6 +361,23 @@ def test_a_cluster_of_another_data_directory_needs_a_take_over(tmp_path: Path) -
     assert found().message == f"{CLUSTER} is free for this data directory"
     claim(store, ObjectKeys("second").root, "another", False, NOW)
     assert found().advice == "name one: --cluster-id"
+    store.close()
+
+
+def test_the_cluster_of_the_broker_that_runs_here_is_in_use(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "objects", create=True)
+    claim(store, ObjectKeys(CLUSTER).root, "mine", False, NOW)
+    holder = DataDir(tmp_path / "data")
+    holder.save(Identity("mine", CLUSTER))
+
+    settings = config(tmp_path, object_store=f"file:{tmp_path / 'objects'}")
+
+    def found() -> str:
+        return by_check(check_store(settings, SystemClock()))["cluster"].message
+
+    assert found() == f"{CLUSTER} is in use by the broker that runs here"
+    holder.close()
+    assert found() == f"{CLUSTER} is free for this data directory"
     store.close()
 
 

@@ -13,6 +13,12 @@ from kbroker.errors import ErrorCode
 HELP = f"{sys.executable} -m kbroker --help"
 
 
+def kbroker_to(path: str, arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs kbroker with its standard output in that file."""
+    command = f"{sys.executable} -m kbroker {arguments} > {path}"
+    return subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
+
+
 def test_several_failures_get_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
     fail_with([])
     with pytest.raises(CommandFailed, match=r"^three$"):
@@ -27,8 +33,21 @@ def test_a_brokers_message_takes_precedence_unless_it_is_only_the_name() -> None
     assert reason(9999) == "error 9999"
 
 
-def test_a_full_disk_behind_stdout_is_one_line() -> None:
-    result = subprocess.run(["sh", "-c", f"{HELP} > /dev/full"], capture_output=True, text=True, timeout=60)
+@pytest.mark.parametrize("arguments", ["--help", "completion bash", "serve --print-config"])
+def test_a_full_disk_behind_stdout_is_one_line(arguments: str) -> None:
+    result = kbroker_to("/dev/full", arguments)
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1] == "kbroker: cannot write to standard output: No space left on device"
+    assert "Traceback" not in result.stderr
+
+
+def test_a_full_disk_elsewhere_is_not_that_of_stdout() -> None:
+    code = (
+        "import errno; from kbroker.cli import main\n"
+        "def fail(**_): raise OSError(errno.ENOSPC, 'No space left on device')\n"
+        "main.cli = fail; main.main()"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stderr) == (1, "kbroker: No space left on device\n")
 
 

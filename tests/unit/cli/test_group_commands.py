@@ -201,13 +201,27 @@ def test_offsets_of_a_topic_or_of_partitions_are_deleted(cluster: GroupCluster) 
 
 
 def test_offsets_that_are_not_committed_are_said(cluster: GroupCluster) -> None:
-    result = run(cluster, "delete-offsets", "readers", "--topic", "orders:1", "--topic", "order")
-    assert result.exit_code == 0
+    result = run(cluster, "delete-offsets", "readers", "--topic", "orders:0,1", "--topic", "order")
+    assert (result.exit_code, len(result.stdout.splitlines())) == (0, 2)
     assert result.stderr.splitlines() == [
         "kbroker: readers has no committed offset of orders:1",
         "kbroker: readers: there is no committed offset of topic 'order'; did you mean 'orders'?",
-        "kbroker: readers has no such offsets",
     ]
+
+
+def test_to_delete_no_offset_fails_with_one_line(cluster: GroupCluster) -> None:
+    rows(cluster, "delete-offsets", "simple", "--topic", "orders")
+    result = run(cluster, "delete-offsets", "simple", "--topic", "orders")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.startswith("kbroker: simple: there is no committed offset of topic 'orders'")
+
+
+def test_groups_that_exist_are_described_beside_those_that_do_not(cluster: GroupCluster) -> None:
+    result = run(cluster, "describe", "simple", "nosuch", "readers")
+    headings = [line.split(":")[0] for line in result.stdout.splitlines() if "coordinator 1" in line]
+    assert (result.exit_code, headings) == (1, ["simple", "readers"])
+    assert result.stderr == "kbroker: there is no group 'nosuch'\n"
 
 
 def test_offsets_of_a_topic_that_members_read_stay(cluster: GroupCluster) -> None:

@@ -76,6 +76,11 @@ def lines(result: Result) -> list[str]:
     return result.output.splitlines()
 
 
+def keys(result: Result) -> list[str]:
+    assert result.exit_code == 0, result.output
+    return [line.split("\t")[0] for line in result.stdout.splitlines()]
+
+
 # -- ls --------------------------------------------------------------------------------------------------------
 
 
@@ -92,16 +97,49 @@ def test_ls_lists_every_object(folder) -> None:
 
 
 def test_ls_of_a_topic_lists_its_objects(folder) -> None:
-    assert [line.split("\t")[0] for line in lines(folder.run("ls", "--topic", "u"))] == [KEYS.relative(folder.pack)]
-    assert [line.split("\t")[0] for line in lines(folder.run("ls", "--topic", "t"))] == [
-        KEYS.relative(folder.pack), KEYS.relative(folder.klix)
-    ]  # fmt: skip
-    assert lines(folder.run("ls", "--topic", "no-such")) == []
+    assert keys(folder.run("ls", "--topic", "u")) == [KEYS.relative(folder.pack)]
+    assert keys(folder.run("ls", "--topic", "t")) == [KEYS.relative(folder.pack), KEYS.relative(folder.klix)]
+    assert keys(folder.run("ls", "--topic", "no-such")) == []
+
+
+def test_ls_of_a_topic_counts_only_its_part(folder) -> None:
+    images = {line.split(":")[0]: int(line.split(" bytes at")[0].split()[-1])
+              for line in lines(folder.run("show", folder.pack))[1:]}  # fmt: skip
+    klix_bytes = folder.store.head(folder.klix).size
+    result = folder.run("ls", "--topic", "t")
+    assert result.stdout.splitlines() == [
+        f"{KEYS.relative(folder.pack)}\t{images['t-0']}\toffsets 4 to 9, 6 records",
+        f"{KEYS.relative(folder.klix)}\t{klix_bytes}\toffsets 0 to 3, 4 records",
+    ]
+    assert result.stderr == f"kbroker: t has {images['t-0'] + klix_bytes} bytes and 10 records in 2 objects\n"
+    said = folder.run("ls", "--topic", "u").stderr
+    assert said == f"kbroker: u has {images['u-1']} bytes and 9 records in 1 object\n"
+    assert folder.run("ls").stderr == ""
+
+
+def test_ls_prints_json(folder) -> None:
+    pack_bytes = folder.store.head(folder.pack).size
+    found = {row["key"]: row for row in map(json.loads, lines(folder.run("ls", "--json")))}
+    assert found[KEYS.relative(folder.pack)] == {
+        "key": KEYS.relative(folder.pack), "topic": None, "bytes": pack_bytes, "records": 15,
+        "object_bytes": pack_bytes, "note": "2 partitions, 15 records",
+    }  # fmt: skip
+    assert found[KEYS.relative(folder.klix)]["topic"] == "t"
+    (row,) = map(json.loads, folder.run("ls", "--json", "--topic", "u").stdout.splitlines())
+    assert (row["topic"], row["records"], row["object_bytes"]) == ("u", 9, pack_bytes)
+    assert 0 < row["bytes"] < pack_bytes
 
 
 def test_ls_marks_objects_that_the_manifest_does_not_name(folder) -> None:
     folder.store.put(KEYS.full(f"t-{topic_id('t').hex()}/0/{99:020d}.obj"), b"left over")
     assert [line for line in lines(folder.run("ls")) if line.endswith("9\tnot in the manifest")]
+
+
+def test_ls_needs_no_names_of_topics(folder) -> None:
+    for meta in folder.store.list(KEYS.metadata_dir):
+        folder.damage(meta.key, 60)
+    assert KEYS.relative(folder.pack) in keys(folder.run("ls"))
+    assert folder.run("ls", "--topic", "t").exit_code == 1
 
 
 # -- show ------------------------------------------------------------------------------------------------------

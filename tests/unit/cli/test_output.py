@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from kbroker.cli.failure import CommandFailed
 from kbroker.cli.output import Column, Output, show_bytes, show_seconds, show_time
 from kbroker.log_format import printable
 
@@ -60,3 +61,14 @@ def test_durations(seconds: float, text: str) -> None:
 )
 def test_times(timestamp_ms: int, text: str) -> None:
     assert show_time(timestamp_ms) == text
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_results_need_an_output(as_json: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", None)
+    output = Output(as_json)
+    output.done("created a", topic="a")  # it is done
+    with pytest.raises(CommandFailed, match="standard output is closed"):
+        output.rows([{"topic": "a"}], COLUMNS, "none")
+    with pytest.raises(CommandFailed, match="standard output is closed"):
+        output.object({}) if as_json else output.text("a")

@@ -108,6 +108,12 @@ def test_lines_that_are_not_records_are_refused(change: dict, reason: str) -> No
         parse_record_json(json.dumps(good | change).encode())
 
 
+@pytest.mark.parametrize("line", [b"\xff\x80\x01binary", b'{"value": "\xff"}', b"\0\0\0\xff\0"])
+def test_bytes_that_are_not_text_are_named_so(line: bytes) -> None:
+    with pytest.raises(ValueError, match=r"^not text$"):
+        parse_record_json(line)
+
+
 @pytest.mark.parametrize("line", [b"", b"{", b"[]", b"1", b"\xff", b"[" * 100_000, b'{"topic": "t"}'])
 def test_lines_that_are_not_json_objects_are_refused(line: bytes) -> None:
     with pytest.raises(ValueError, match=r"\S"):

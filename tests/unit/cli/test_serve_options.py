@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import threading
 import tomllib
 from collections.abc import Iterator
@@ -12,10 +13,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from kbroker.app.config import BrokerConfig
+from kbroker.admin.http_endpoint import HttpEndpoint
+from kbroker.app.config import Settings
 from kbroker.app.options import OPTION_GROUPS, OPTIONS
 from kbroker.cli.logs import LIBRARIES, logging_to_stderr, silence_libraries
 from kbroker.cli.main import cli
+from kbroker.clock import SystemClock
 from kbroker.errors import StartError
 
 
@@ -27,8 +30,8 @@ def serve(*arguments: str, environ: dict[str, str] | None = None) -> Result:
 def no_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails the test if a broker is started."""
 
-    def run(config: BrokerConfig) -> int:
-        raise AssertionError(config)
+    def run(settings: Settings) -> int:
+        raise AssertionError(settings)
 
     monkeypatch.setattr("kbroker.app.process.run", run)
 
@@ -59,6 +62,8 @@ def test_print_config_is_toml_and_starts_nothing(no_start: None) -> None:
     printed = tomllib.loads(result.stdout)
     assert printed["node-id"] == 4
     assert printed["kafka"] == {"num.partitions": 3}
+    assert "in force" not in result.stdout
+    assert "A broker that runs may have been started with others." in result.stdout
 
 
 def test_check_config_starts_nothing(no_start: None) -> None:
@@ -74,14 +79,14 @@ def test_each_fault_is_a_line(no_start: None, option: list[str]) -> None:
     assert result.exit_code == 2
     assert [line for line in result.stderr.splitlines() if line.startswith("Error: ")] == [
         "Error: --node-id: 'x\\ny' is not a whole number",
-        "Error: a\\nb is not a broker setting that kbroker reads",
+        "Error: --set: a\\nb is not a broker setting that kbroker reads",
         "Error: --flush-bytes: at least 1",
     ]
     assert result.stdout == ""
 
 
 def test_a_failed_start_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def run(config: BrokerConfig) -> int:
+    def run(settings: Settings) -> int:
         raise StartError("there is no room")
 
     monkeypatch.setattr("kbroker.app.process.run", run)
@@ -92,8 +97,24 @@ def test_a_failed_start_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert json.loads(event.stderr)["message"] == "there is no room"
 
 
+def test_a_taken_port_leads_to_the_doctor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def run(settings: Settings) -> int:
+        assert settings.config.http_listen is not None
+        HttpEndpoint(settings.config.http_listen, SystemClock())
+        raise AssertionError("the port is free")
+
+    monkeypatch.setattr("kbroker.app.process.run", run)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        result = serve("--data-dir", str(tmp_path), "--http-listen", where)
+    assert result.stderr == (
+        f"kbroker: cannot listen on {where} (--http-listen): Address already in use; `kbroker doctor` says which "
+        "process has it\n"
+    )
+
+
 def test_a_variable_that_nothing_reads_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kbroker.app.process.run", lambda config: 0)
+    monkeypatch.setattr("kbroker.app.process.run", lambda settings: 0)
     result = serve(environ={"KBROKER_LISTN": "x"})
     assert result.exit_code == 0
     assert "WARNING kbroker: KBROKER_LISTN is set" in result.stderr

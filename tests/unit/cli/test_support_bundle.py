@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from kbroker.admin.control import ControlServer
+from kbroker.app.data_dir import DataDir
 from kbroker.cli.main import cli
 from kbroker.cli.support.parts import LOG_BYTES_MAX, last_lines
 from kbroker.cli.support.secrets import Scrubber
@@ -19,6 +21,7 @@ SECRET = "wJalrXUtnFEMI-canary"
 
 
 def bundle(folder: Path, *arguments: str, environ: dict[str, str] | None = None) -> Result:
+    (folder / "data").mkdir(exist_ok=True)
     settings = ("--data-dir", str(folder / "data"), "--memory-bytes", "64MiB", "--wal-bytes", "64MiB")
     output = ("--output", str(folder / "b.tar.gz"))
     return CliRunner().invoke(cli, ["support-bundle", *settings, *output, *arguments], env=environ)
@@ -40,11 +43,53 @@ def test_a_bundle_of_nothing_says_what_is_missing(tmp_path: Path) -> None:
     found = contents(tmp_path / "b.tar.gz")
     assert {"README.txt", "settings.toml", "versions.json", "machine.json", "data-dir.txt"} <= found.keys()
     lines = found["errors.txt"].splitlines()
-    assert [line.partition(":")[0] for line in lines] == ["log.txt", "manifest.json", "objects.txt"]
+    assert [line.partition(":")[0] for line in lines] == [
+        "log.txt", "manifest.json", "objects.txt", "metrics.txt", "readiness.json",
+    ]  # fmt: skip
+    assert lines[-2:] == ["metrics.txt: no --http-listen given", "readiness.json: no --http-listen given"]
     assert [line.removeprefix("kbroker: left out: ") for line in result.stderr.splitlines()] == lines
     assert json.loads(found["versions.json"])["packages"].keys() >= {"numpy", "boto3", "click"}
     assert (tmp_path / "b.tar.gz").stat().st_mode & 0o777 == 0o600
-    assert not (tmp_path / "data").exists()
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_a_data_directory_that_is_missing_makes_no_bundle(tmp_path: Path) -> None:
+    output = tmp_path / "b.tar.gz"
+    arguments = ("support-bundle", "--data-dir", str(tmp_path / "none"), "--output", str(output))
+    result = CliRunner().invoke(cli, arguments)
+    assert (result.exit_code, result.stderr) == (
+        1, f"kbroker: there is no data directory {tmp_path / 'none'}: name the broker's in --data-dir\n",
+    )  # fmt: skip
+    assert not output.exists()
+
+
+def test_settings_are_those_of_the_command_line_and_those_of_the_broker(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    assert bundle(tmp_path, "--set", "num.partitions=7").exit_code == 0
+    found = contents(tmp_path / "b.tar.gz")
+    assert "num.partitions" in found["settings.toml"]
+    assert "this command line" in found["settings.toml"].splitlines()[0]
+    assert "in force" not in found["settings.toml"]
+    assert "running-settings.toml" not in found
+    (tmp_path / "b.tar.gz").unlink()
+    holder = DataDir(tmp_path / "data")
+    server = ControlServer(tmp_path / "data", {"settings": lambda request: {"settings_toml": f"a_secret = '{SECRET}'"}})
+    result = bundle(tmp_path)
+    server.close()
+    holder.close()
+    assert result.exit_code == 0, result.output
+    assert contents(tmp_path / "b.tar.gz")["running-settings.toml"] == "a_secret = '***'"
+
+
+def test_a_broker_that_does_not_tell_its_settings_is_named(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    holder = DataDir(tmp_path / "data")
+    server = ControlServer(tmp_path / "data", {})
+    result = bundle(tmp_path)
+    server.close()
+    holder.close()
+    assert result.exit_code == 0, result.output
+    assert "running-settings.toml: unknown command 'settings'" in contents(tmp_path / "b.tar.gz")["errors.txt"]
 
 
 def test_no_secret_of_settings_environment_or_log_is_in_it(tmp_path: Path) -> None:
@@ -151,6 +196,7 @@ def test_wrong_usage_writes_nothing(tmp_path: Path, arguments: tuple[str, ...], 
 
 def test_the_name_of_a_bundle_has_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
     result = CliRunner().invoke(cli, ["support-bundle", "--data-dir", "data"])
     assert result.exit_code == 0, result.output
     (path,) = tmp_path.glob("kbroker-support-*Z.tar.gz")

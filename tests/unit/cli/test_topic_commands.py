@@ -124,6 +124,25 @@ def test_topics_are_described_once_and_in_order(cluster: TopicCluster) -> None:
     assert [topic["topic"] for topic in run_json(cluster, "topic", "describe", "b", "a", "b")] == ["a", "b"]
 
 
+def test_topics_that_exist_are_described_beside_those_that_do_not(cluster: TopicCluster) -> None:
+    cluster.topics = {"orders": [Log()], "copy": [Log()]}
+    result = run(cluster, "topic", "describe", "orders", "nope2", "copy", "ordesr", code=1)
+    assert [line.split(":")[0] for line in result.stdout.splitlines() if ": 1 partition" in line] == ["copy", "orders"]
+    assert result.stderr.splitlines() == [
+        "kbroker: there is no topic 'nope2'",
+        "kbroker: there is no topic 'ordesr'; did you mean 'orders'?",
+    ]
+
+
+def test_replicas_that_a_broker_does_not_make_are_remarked(cluster: TopicCluster) -> None:
+    result = run(cluster, "topic", "create", "x", "-r", "3")
+    assert result.stdout == "created x with 1 partition\n"
+    assert result.stderr == "kbroker: x: its replication factor is 1: the object store replicates the data\n"
+    for factor, options in ((1, ()), (1, ("-r", "1")), (3, ("-r", "3"))):
+        cluster.replication_factor = factor
+        assert run(cluster, "topic", "create", "x", *options).stderr == ""
+
+
 @pytest.mark.parametrize("arguments", [("describe", "ordesr"), ("alter", "ordesr", "-p", "3"),
                                        ("partitions", "ordesr", "3"), ("trim", "ordesr", "--before", "1")])  # fmt: skip
 def test_an_unknown_topic_gets_the_nearest_name(cluster: TopicCluster, arguments: tuple[str, ...]) -> None:
@@ -139,6 +158,7 @@ def test_an_unknown_topic_gets_the_nearest_name(cluster: TopicCluster, arguments
         (("create", "t", "-c", "nonsense"), "'nonsense' is not NAME=VALUE"),
         (("create", "t", "-c", "=1"), "without the name"),
         (("create", "t", "-p", "0"), "0 is not in the range"),
+        (("create", "t", "-p", "abc"), "'abc' is not a valid integer."),
         (("alter", "t"), "nothing to do"),
         (("alter", "t", "--config", "a=1", "--delete-config", "a"), "a is both set and deleted"),
         (("trim", "t"), "Missing option '--before'"),

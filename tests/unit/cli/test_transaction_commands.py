@@ -79,6 +79,12 @@ def test_nothing_to_list_is_said_on_stderr(cluster: TopicCluster) -> None:
     assert run(cluster, "list", "--producer-id", "5").stderr == "kbroker: there are no such transactions\n"
 
 
+@pytest.mark.parametrize(("text", "sent"), [("1500", 1500), ("1h", HOUR_MS), ("1m30s", 90_000)])
+def test_the_duration_to_list_is_a_number_of_ms_or_a_duration(cluster: TopicCluster, text: str, sent: int) -> None:
+    run(cluster, "list", "--duration-filter", text)
+    assert cluster.duration_filter == sent
+
+
 def hanging(cluster: TopicCluster, *options: str) -> list[int]:
     """The producers of the transactions found."""
     return [
@@ -146,7 +152,10 @@ def test_an_abort_of_what_is_not_open_says_what_is(cluster: TopicCluster) -> Non
     ("arguments", "said"),
     [
         (("list", "--state", "Lost"), "'Lost' is not one of"),
-        (("list", "--producer-id", "x"), "'x' is not a valid"),
+        (("list", "--producer-id", "x"), "'x' is not a valid integer."),
+        (("list", "--duration-filter", "soon"), "'soon' is not a duration"),
+        (("list", "--duration-filter", str(2**63)), "is too long"),
+        (("find-hanging", "--max-transaction-timeout", "x"), "'x' is not a valid number."),
         (("abort-hanging", "t:0"), "--start-offset or --producer-id"),
         (("abort-hanging", "t", "--start-offset", "1"), "'t' is not TOPIC:PARTITION"),
         (("abort-hanging", "t:0,1", "--start-offset", "1"), "'t:0,1' is not TOPIC:PARTITION"),

@@ -13,6 +13,7 @@ from kbroker.protocol.apis import (
     k02_list_offsets,
     k03_metadata,
     k10_find_coordinator,
+    k19_create_topics,
     k21_delete_records,
     k27_write_txn_markers,
     k32_describe_configs,
@@ -61,13 +62,16 @@ class Log:
 
 
 class TopicCluster:
-    """Change the fields at any time. `altered` and `markers` have what was sent to be changed."""
+    """Change the fields at any time. `altered` and `markers` have what was sent to be changed, `duration_filter` what
+    the last list of transactions asked for."""
 
     def __init__(self) -> None:
         self.topics: dict[str, list[Log]] = {}
         self.configs: dict[tuple[int, str], list[k32_describe_configs.DescribeConfigsResourceResult]] = {}
         self.transactions: dict[str, k65_describe_transactions.TransactionState] = {}
         self.altered: list[tuple[int, str, dict[str, tuple[int, str | None]]]] = []
+        self.replication_factor = 1  # of topics that are created
+        self.duration_filter: int | None = None
         self.markers: list[k27_write_txn_markers.WritableTxnMarker] = []
         handlers = {
             ApiKey.METADATA: self._metadata,
@@ -75,6 +79,7 @@ class TopicCluster:
             ApiKey.DESCRIBE_LOG_DIRS: self._describe_log_dirs,
             ApiKey.DESCRIBE_CONFIGS: self._describe_configs,
             ApiKey.INCREMENTAL_ALTER_CONFIGS: self._alter_configs,
+            ApiKey.CREATE_TOPICS: self._create_topics,
             ApiKey.DELETE_RECORDS: self._delete_records,
             ApiKey.FIND_COORDINATOR: self._find_coordinator,
             ApiKey.DESCRIBE_PRODUCERS: self._describe_producers,
@@ -183,6 +188,16 @@ class TopicCluster:
             responses=[k44_incremental_alter_configs.AlterConfigsResourceResponse(error_code=code)]
         )
 
+    def _create_topics(self, request: Any) -> Message:
+        return k19_create_topics.CreateTopicsResponse(
+            topics=[
+                k19_create_topics.CreatableTopicResult(
+                    name=topic.name, num_partitions=1, replication_factor=self.replication_factor
+                )
+                for topic in request.topics
+            ]
+        )
+
     def _delete_records(self, request: Any) -> Message:
         topics = []
         for name, logs in self._logs(request):
@@ -219,6 +234,7 @@ class TopicCluster:
         )
 
     def _list_transactions(self, request: Any) -> Message:
+        self.duration_filter = request.duration_filter
         return k66_list_transactions.ListTransactionsResponse(
             transaction_states=[
                 k66_list_transactions.TransactionState(

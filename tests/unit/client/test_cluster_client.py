@@ -302,23 +302,49 @@ def test_an_advertised_address_that_does_not_answer_is_called_so(fleet: Fleet) -
         client.controller(CreateTopicsRequest(topics=[]), codes_of_topics)
 
 
-def test_what_is_no_broker_is_said() -> None:
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        (
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            "does not answer as a Kafka broker does: an answer that begins with 'HTTP'",
+        ),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "does not answer as a Kafka broker does: an answer that begins with 'SSH-'"),
+        (b"\x15\x03\x03\x00\x02\x02\x46", "does not answer as a Kafka broker does: an answer of 352518912 bytes"),
+        (b"", "no broker answers at .*: the broker closed the connection"),
+    ],
+    ids=["HTTP", "SSH", "TLS", "closed"],
+)
+def test_what_is_no_broker_is_said(sent: bytes, said: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         client = ClusterClient("{}:{}".format(*server.getsockname()))
-        def speak_http() -> None:
+
+        def speak() -> None:
             connected, _ = server.accept()
             with connected:
                 connected.recv(1000)
-                connected.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                connected.sendall(sent)
 
-        speaker = threading.Thread(target=speak_http)
+        speaker = threading.Thread(target=speak)
         speaker.start()
-        with pytest.raises(ClientError, match="does not answer as a Kafka broker does"):
+        with pytest.raises(ClientError, match=f"{said}; is this a broker's Kafka port"):
             client.brokers()
         speaker.join()
 
 
-@pytest.mark.parametrize("text", ["", "host", "host:", ":9092", "host:0", "host:65536", "host:x", "a:1,,b:2"])
+def test_a_broker_that_answered_before_is_not_doubted(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet.start(1, {})
+    client = ClusterClient(fleet.brokers[1].bootstrap, retries=RetryPolicy(0))
+    client.brokers()
+    client.close()
+    monkeypatch.setattr(fleet.brokers[1], "_answer", lambda key, version, body: None)
+    with pytest.raises(ClientError, match=r"the broker closed the connection$"):
+        client.topics()
+
+
+@pytest.mark.parametrize(
+    "text", ["host", "host:", ":9092", "host:0", "host:65536", "host:x", "a:1,,b:2", ",", "a:1,,", "http://a:1"]
+)
 def test_an_address_that_is_none_is_named(text: str) -> None:
     with pytest.raises(ValueError, match="is not HOST:PORT"):
         ClusterClient(text)

@@ -13,13 +13,16 @@ import pytest
 
 from kbroker._fast.records.records import Record
 from kbroker.cli.failure import CommandFailed
-from kbroker.cli.records.following import BATCH_RECORDS, SILENCE_S, Following, Limits
+from kbroker.cli.records.absence import AGAIN_S, SILENCE_S, Presence
+from kbroker.cli.records.following import BATCH_RECORDS, Following, Limits
 from kbroker.cli.records.line_format import compiled
 from kbroker.cli.records.rendering import RENDERINGS
 from kbroker.cli.records.status_line import EVERY_S, StatusLine, Throughput
 from kbroker.cli.records.stop_signals import StopSignals
+from kbroker.client.cluster_client import ClientError
 from kbroker.clock import ManualClock
 
+PATIENCE_S = 60.0
 RENDER = compiled(r"%v\n", "t", RENDERINGS["text"], RENDERINGS["text"])
 
 
@@ -49,7 +52,7 @@ class Polled:
     def has_read_to(self, ends: dict[int, int]) -> bool:
         return self.position >= ends[0]
 
-    def lag(self) -> int:
+    def lag(self) -> int | None:
         return self._count - self.position
 
     def rewind(self, records: list[tuple[int, Record]]) -> None:
@@ -72,10 +75,15 @@ def printed(output: BinaryIO) -> bytes:
 
 
 def followed(
-    source: Polled, limits: Limits, clock: ManualClock, signals: StopSignals | None = None, **rest
+    source: Polled,
+    limits: Limits,
+    clock: ManualClock,
+    signals: StopSignals | None = None,
+    is_there: Callable[[], None] = lambda: None,
+    shows_status: bool = False,
 ) -> Following:
-    options = {"is_there": lambda: None, "shows_status": False, **rest}
-    return Following(source, RENDER, limits, signals=signals or StopSignals(), clock=clock, **options)
+    presence = Presence(is_there, PATIENCE_S, clock)
+    return Following(source, RENDER, limits, presence, signals or StopSignals(), clock, shows_status)
 
 
 def lines(count: int, start: int = 0) -> bytes:
@@ -125,6 +133,50 @@ def test_it_fails_when_the_cluster_is_gone(clock, output) -> None:
     with pytest.raises(CommandFailed, match="no broker answers"):
         followed(Polled(3, clock), Limits(), clock, is_there=is_there).run(output)
     assert printed(output) == lines(3)
+
+
+class Away:
+    """A cluster that does not answer in the spans of seconds that are given."""
+
+    def __init__(self, clock: ManualClock, *spans: tuple[float, float]) -> None:
+        self._clock = clock
+        self._spans = spans
+        self._started_s = clock.monotonic()
+
+    @property
+    def passed_s(self) -> float:
+        return self._clock.monotonic() - self._started_s
+
+    def ask(self) -> None:
+        if any(start <= self.passed_s < end for start, end in self._spans):
+            raise ClientError("no broker answers at b:1")
+
+
+REMARK = "kbroker: no broker answers at b:1; trying again for 60 s\n"
+
+
+def test_a_cluster_that_goes_is_remarked_once_until_it_is_back(clock, output, capsys) -> None:
+    away = Away(clock, (0, 20), (30, 50))
+    assert followed(Polled(3, clock), Limits(silence_s=70), clock, is_there=away.ask).run(output)
+    assert capsys.readouterr().err == REMARK * 2
+
+
+def test_a_cluster_that_stays_away_ends_it(clock, output, capsys) -> None:
+    away = Away(clock, (0, 1000))
+    with pytest.raises(ClientError, match="no broker answers at b:1"):
+        followed(Polled(3, clock), Limits(), clock, is_there=away.ask).run(output)
+    assert away.passed_s == pytest.approx(SILENCE_S + PATIENCE_S, abs=AGAIN_S)
+    assert capsys.readouterr().err == REMARK
+
+
+def test_a_reader_that_has_gone_ends_it_on_a_quiet_topic(clock) -> None:
+    ours, theirs = os.pipe()
+    with open(theirs, "wb") as pipe:
+        source = Polled(3, clock, lambda: os.close(ours) if source.waits_ms == [250, 250] else None)
+        with pytest.raises(BrokenPipeError):
+            followed(source, Limits(silence_s=60), clock).run(pipe)
+    assert source.waits_ms == [250, 250]
+    assert source.position == 3
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -231,3 +283,10 @@ def test_the_status_says_records_and_lag(clock, output, capsys) -> None:
     source = Polled(2 * BATCH_RECORDS, clock, lambda: clock.advance(EVERY_S))
     followed(source, Limits(count=BATCH_RECORDS + 1), clock, shows_status=True).run(output)
     assert f"{BATCH_RECORDS} records, 1,000 records/s" in capsys.readouterr().err
+
+
+def test_a_lag_that_is_not_known_is_not_shown_as_0(clock, output, capsys, monkeypatch) -> None:
+    source = Polled(1, clock, lambda: clock.advance(EVERY_S))
+    monkeypatch.setattr(source, "lag", lambda: None)
+    followed(source, Limits(silence_s=EVERY_S), clock, shows_status=True).run(output)
+    assert "1 record, 2 records/s, 4 B/s, lag -" in capsys.readouterr().err

@@ -81,7 +81,9 @@ def test_the_lines_before_one_that_is_no_record_are_sent(tmp_path: Path) -> None
 
 def test_a_partition_that_the_topic_does_not_have_is_no_record(tmp_path: Path) -> None:
     name = file_of(tmp_path, b'{"value": "a", "partition": 1}\n{"value": "b", "partition": 2}\n')
-    assert "line 2 is not a record: t has no partition 2" in fails(Sent(), [name], json_parser("t", Given()))
+    assert "line 2 is not a record: t has no partition 2: they are 0 to 1" in fails(
+        Sent(), [name], json_parser("t", Given())
+    )
 
 
 @pytest.mark.parametrize("error", [ClientError("no broker answers"), CommandFailed("t-0: INVALID_RECORD")])
@@ -124,3 +126,6 @@ def test_an_interruption_says_how_much_is_stored(tmp_path: Path, capsys: pytest.
     with pytest.raises(KeyboardInterrupt):
         Sent(refuse).sender().send_files(names, PARSE)
     assert capsys.readouterr().err == "kbroker: interrupted; 2 records are stored\n"
+    with pytest.raises(KeyboardInterrupt):
+        Sent(refuse).sender().send_files([file_of(tmp_path, b"a\n", "1"), names[1]], PARSE)
+    assert capsys.readouterr().err == "kbroker: interrupted; 1 record is stored\n"

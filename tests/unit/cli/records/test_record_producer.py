@@ -45,6 +45,7 @@ class Log:
         self.batches: list[tuple[int, Any]] = []
         self.topics = ["t"]
         self.creates: str | None = None
+        self.hangs_up = False  # whatever it is asked
         self._known: set[tuple[int, int]] = set()  # partition and base sequence
         self.broker = FakeBroker(
             {
@@ -85,7 +86,9 @@ class Log:
             return NO_ANSWER
         return ProduceResponse(responses=[TopicProduceResponse(name="t", partition_responses=answers)])
 
-    def _metadata(self, request: Any) -> MetadataResponse:
+    def _metadata(self, request: Any) -> MetadataResponse | None:
+        if self.hangs_up:
+            return None
         asked = [topic.name for topic in request.topics] if request.topics is not None else self.topics
         if request.allow_auto_topic_creation and self.creates in asked:
             self.topics.append(self.creates)
@@ -229,11 +232,15 @@ def test_a_topic_that_the_broker_creates_is_waited_for() -> None:
     log = Log()
     log.creates = "new"
     retries = RetryPolicy(60, wait=lambda seconds: False)
-    assert created_partitions_of(log.client(), "new", retries) == [0, 1, 2]
+    said: list[str] = []
+    assert created_partitions_of(log.client(), "new", said.append, retries) == [0, 1, 2]
+    assert said == ["topic new did not exist: created with 3 partitions"]
+    assert created_partitions_of(log.client(), "new", said.append, retries) == [0, 1, 2]
+    assert len(said) == 1
 
 
 def test_a_topic_that_the_broker_does_not_create_is_given_up() -> None:
     log = Log()
     retries = RetryPolicy(60, wait=lambda seconds: True)
     with pytest.raises(CommandFailed, match="there is no topic 'other'"):
-        created_partitions_of(log.client(), "other", retries)
+        created_partitions_of(log.client(), "other", pytest.fail, retries)
