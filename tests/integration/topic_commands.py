@@ -76,8 +76,12 @@ class TopicCommands:
         )
         client = ClusterClient(self.bootstrap)
         try:
-            response = client.any_broker(request, newest=PRODUCE_BY_NAME)
+            response = client.any_broker(request, PRODUCE_BY_NAME, _codes)  # a new topic's leader may not know yet
         finally:
             client.close()
         answer = response.responses[0].partition_responses[0]
         assert answer.error_code == 0, answer
+
+
+def _codes(response: Any) -> list[int]:
+    return [part.error_code for topic in response.responses for part in topic.partition_responses]
