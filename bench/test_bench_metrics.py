@@ -135,5 +135,6 @@ def test_scrape(benchmark: Any, logs: LogTable, by_partition: bool) -> None:
     assert text.count(b"\nkbroker_group_lag_seconds{") == PARTITIONS
     benchmark.extra_info["longest_slice_ms"] = round(slices.longest * 1000, 3)
     benchmark.extra_info["megabytes"] = round(len(text) / 1e6, 3)
-    assert benchmark.stats.stats.median <= CPU_SECONDS_MAX
-    assert slices.longest <= SLICE_SECONDS_MAX
+    if not benchmark.disabled:
+        assert benchmark.stats.stats.median <= CPU_SECONDS_MAX
+        assert slices.longest <= SLICE_SECONDS_MAX
