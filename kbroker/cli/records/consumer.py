@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -17,6 +16,7 @@ from kbroker._fast.records.records import Record
 from kbroker.cli.client_properties import ClientProperties
 from kbroker.cli.failure import CommandFailed, reason
 from kbroker.cli.records.reading import Reading
+from kbroker.clock import SystemClock
 from kbroker.limits import FRAME_BYTES_MAX
 
 FETCH_WAIT_MS = 500
@@ -37,6 +37,8 @@ class TopicConsumer:
         self._joins = reading.group is not None and not reading.partitions
         self._positions = dict(reading.starts)
         self._bootstrap = properties.bootstrap
+        self._clock = SystemClock()
+        self._knows_assignment = not self._joins
         with self._failures():
             self._consumer = KafkaConsumer(**_configs(properties, reading))
             if self._joins:
@@ -49,13 +51,19 @@ class TopicConsumer:
     def poll(self, records_max: int, wait_ms: int) -> list[tuple[int, Record]]:
         """Records with their partitions, in order within each; none after `wait_ms`. Raises CommandFailed."""
         found: list[tuple[int, Record]] = []
+        is_stable = not self._joins or self._is_stable()
         with self._failures():
             for assigned, records in self._consumer.poll(wait_ms, records_max).items():
                 found += [(assigned.partition, _record(record)) for record in records]
                 self._positions[assigned.partition] = records[-1].offset + 1
             if not found:
                 self._pass_what_is_not_records()
+        self._knows_assignment = is_stable  # the library says "stable" a moment before it has the assignment
         return found
+
+    def _is_stable(self) -> bool:
+        is_stable: bool = self._consumer.group_metadata().state == MemberState.STABLE
+        return is_stable
 
     def _pass_what_is_not_records(self) -> None:
         """Positions move over markers, aborted records and gaps too, which no record tells."""
@@ -71,7 +79,7 @@ class TopicConsumer:
 
     def has_read_to(self, ends: Mapping[int, int]) -> bool:
         """Whether each partition that it reads, if these are known, has been read up to its offset in `ends`."""
-        if self._joins and self._consumer.group_metadata().state != MemberState.STABLE:
+        if self._joins and not (self._knows_assignment and self._is_stable()):
             return False
         return all(
             self._positions.get(assigned.partition, -1) >= ends.get(assigned.partition, 0)
@@ -101,13 +109,13 @@ class TopicConsumer:
 
     def close(self) -> None:
         """Commits what was read, for a group, and leaves it. Raises CommandFailed if that was not possible."""
-        started_s = time.monotonic()
+        started_s = self._clock.monotonic()
         try:
             if self._group is not None:
                 with self._failures("the offsets were not committed"):
                     self._consumer.commit(timeout_ms=CLOSE_MS)
         finally:
-            left_ms = CLOSE_MS - int((time.monotonic() - started_s) * 1000)
+            left_ms = CLOSE_MS - int((self._clock.monotonic() - started_s) * 1000)
             with contextlib.suppress(Exception):  # the coordinator removes a member that does not leave
                 self._consumer.close(autocommit=False, timeout_ms=max(left_ms, LEAVE_MS))
 
