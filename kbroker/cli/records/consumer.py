@@ -38,7 +38,7 @@ class TopicConsumer:
         self._positions = dict(reading.starts)
         self._bootstrap = properties.bootstrap
         self._clock = SystemClock()
-        self._knows_assignment = not self._joins
+        self._was_stable = False  # when `has_read_to` looked last
         with self._failures():
             self._consumer = KafkaConsumer(**_configs(properties, reading))
             if self._joins:
@@ -51,19 +51,13 @@ class TopicConsumer:
     def poll(self, records_max: int, wait_ms: int) -> list[tuple[int, Record]]:
         """Records with their partitions, in order within each; none after `wait_ms`. Raises CommandFailed."""
         found: list[tuple[int, Record]] = []
-        is_stable = not self._joins or self._is_stable()
         with self._failures():
             for assigned, records in self._consumer.poll(wait_ms, records_max).items():
                 found += [(assigned.partition, _record(record)) for record in records]
                 self._positions[assigned.partition] = records[-1].offset + 1
             if not found:
                 self._pass_what_is_not_records()
-        self._knows_assignment = is_stable  # the library says "stable" a moment before it has the assignment
         return found
-
-    def _is_stable(self) -> bool:
-        is_stable: bool = self._consumer.group_metadata().state == MemberState.STABLE
-        return is_stable
 
     def _pass_what_is_not_records(self) -> None:
         """Positions move over markers, aborted records and gaps too, which no record tells."""
@@ -79,8 +73,10 @@ class TopicConsumer:
 
     def has_read_to(self, ends: Mapping[int, int]) -> bool:
         """Whether each partition that it reads, if these are known, has been read up to its offset in `ends`."""
-        if self._joins and not (self._knows_assignment and self._is_stable()):
-            return False
+        if self._joins:
+            was_stable, self._was_stable = self._was_stable, self._consumer.group_metadata().state == MemberState.STABLE
+            if not (was_stable and self._was_stable):  # it says "stable" a moment before it has the assignment
+                return False
         return all(
             self._positions.get(assigned.partition, -1) >= ends.get(assigned.partition, 0)
             for assigned in self._consumer.assignment()
