@@ -21,8 +21,9 @@ from kbroker.limits import FRAME_BYTES_MAX
 
 FETCH_WAIT_MS = 500
 POSITION_MS = 100
-CLOSE_MS = 2_000  # for the commit and for leaving the group
-LEAVE_MS = 100  # at least, for leaving the group
+CLOSE_MS = 10_000  # for the commit and for leaving the group: a member that does not leave holds up the next
+LEAVE_MS = 2_000  # at least, for leaving the group
+SESSION_MS = 10_000  # after which the coordinator removes a member that did not leave
 
 logging.getLogger("kafka").setLevel(logging.CRITICAL + 1)  # failures are raised, and retries are not the user's
 
@@ -160,6 +161,7 @@ def _configs(properties: ClientProperties, reading: Reading) -> dict[str, Any]:
         "auto_offset_reset": reading.reset,
         "isolation_level": "read_committed" if reading.read_committed else "read_uncommitted",
         "enable_auto_commit": reading.group is not None,
+        "session_timeout_ms": SESSION_MS,
         "kafka_client": _CreatesNoTopics,
         "fetch_max_wait_ms": min(FETCH_WAIT_MS, request_timeout_ms // 2),
         "request_timeout_ms": request_timeout_ms,

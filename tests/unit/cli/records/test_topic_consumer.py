@@ -70,10 +70,10 @@ def test_a_member_without_partitions_knows_no_lag(library: Library) -> None:
     assert TopicConsumer(ClientProperties(), Reading("t", [], {})).lag() is None
 
 
-def test_a_commit_that_no_broker_answers_is_said_so_after_2_seconds(library: Library) -> None:
+def test_a_commit_that_no_broker_answers_is_said_so_after_10_seconds(library: Library) -> None:
     reading = TopicConsumer(ClientProperties("b:1"), Reading("t", [0], {}, group="g"))
     with pytest.raises(CommandFailed) as failure:
         reading.close()
     assert failure.value.message == "group g: the offsets were not committed: no broker answers at b:1"
-    assert library.timeouts_ms[0] == CLOSE_MS == 2_000
+    assert library.timeouts_ms[0] == CLOSE_MS == 10_000
     assert library.timeouts_ms[1] <= CLOSE_MS
