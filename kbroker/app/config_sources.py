@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 from kbroker.app.kafka_settings import KAFKA_DEFAULTS, parse_kafka_setting
 from kbroker.app.options import OPTIONS
-from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
 from kbroker.option_values import ConfigError, did_you_mean, parse_assignments
-from kbroker.storage.stores.regular_file import read_regular
+from kbroker.storage.stores.regular_file import read_text
 
 CONFIG_BYTES_MAX = 1 * MIB  # of the TOML file
 NAME_LENGTH_MAX = 200  # of a setting
@@ -92,14 +91,9 @@ def _read_file(path: str | None) -> dict[str, Any]:
         return {}
     import tomllib  # slow to load, and most starts have no file
 
+    text = read_text(path, CONFIG_BYTES_MAX)
     try:
-        return tomllib.loads(read_regular(path, CONFIG_BYTES_MAX, follow=True).decode())
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except CorruptionError as error:
-        raise ConfigError(str(error)) from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not a text file") from None
+        return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # TOMLDecodeError
         raise ConfigError(f"{path} is not TOML: {error}") from None
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kbroker.client.connection import parse_bootstrap
-from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
 from kbroker.option_values import ConfigError, nearest, parse_int
-from kbroker.storage.stores.regular_file import read_regular
+from kbroker.storage.stores.regular_file import read_text
 from kbroker.types import address_text
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
@@ -74,17 +73,9 @@ def _seconds(path: str | None, values: dict[str, str], name: str, default: float
 
 def _read(path: str) -> dict[str, str]:
     """NAME=VALUE, NAME:VALUE or NAME VALUE a line; # and ! begin comments, \\ continues a line (as in Java)."""
-    try:
-        text = read_regular(path, FILE_BYTES_MAX, follow=True).decode()
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except CorruptionError as error:
-        raise ConfigError(str(error)) from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not a text file") from None
     values: dict[str, str] = {}
     line = ""
-    for number, raw in enumerate(text.splitlines(), 1):
+    for number, raw in enumerate(read_text(path, FILE_BYTES_MAX).splitlines(), 1):
         line += raw.strip() if line else raw.lstrip()
         if line.endswith("\\") and not line.startswith(("#", "!")):
             line = line[:-1]

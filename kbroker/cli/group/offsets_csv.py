@@ -11,10 +11,9 @@ import io
 from collections.abc import Mapping
 
 from kbroker.client.cluster_client import TopicPartition
-from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
 from kbroker.option_values import ConfigError, parse_int
-from kbroker.storage.stores.regular_file import read_regular
+from kbroker.storage.stores.regular_file import read_text
 
 FILE_BYTES_MAX = 64 * MIB
 PARTITION_MAX = 2**31 - 1
@@ -32,7 +31,7 @@ def read_offsets(path: str, group_id: str) -> dict[TopicPartition, int]:
     """The group's offsets in a file. Raises ConfigError, which names the line."""
     found: dict[TopicPartition, int] = {}
     others: set[str] = set()
-    reader = csv.reader(io.StringIO(_read(path)), strict=True)
+    reader = csv.reader(io.StringIO(read_text(path, FILE_BYTES_MAX)), strict=True)
     try:
         for row in reader:
             if not row:
@@ -59,14 +58,3 @@ def _partition(text: str) -> int:
     if not 0 <= partition <= PARTITION_MAX:
         raise ConfigError(f"{text} is not a partition")
     return partition
-
-
-def _read(path: str) -> str:
-    try:
-        return read_regular(path, FILE_BYTES_MAX, follow=True).decode()
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except CorruptionError as error:
-        raise ConfigError(str(error)) from None
-    except ValueError:  # not UTF-8, or a path with a NUL
-        raise ConfigError(f"{path} is not a text file") from None

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kbroker.errors import CorruptionError
+from kbroker.option_values import ConfigError
 
 READ_BYTES = 1 << 20
 
@@ -77,6 +78,18 @@ def read_regular(path: str | Path, bytes_max: int, *, follow: bool = False) -> b
                 return bytes(data)
             data += piece
         raise CorruptionError(f"{path}: {max(size, len(data))} bytes, more than any such file has")
+
+
+def read_text(path: str | Path, bytes_max: int) -> str:
+    """The text of a file that a person names in an option. ConfigError says why it cannot be read."""
+    try:
+        return read_regular(path, bytes_max, follow=True).decode()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except CorruptionError as error:
+        raise ConfigError(str(error)) from None
+    except ValueError:  # not UTF-8, or a path with a NUL
+        raise ConfigError(f"{path} is not a text file") from None
 
 
 def is_folder(path: str | Path) -> bool:
