@@ -38,6 +38,12 @@ from kbroker.log.cold_read import OffsetAndTimestamp
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.timestamp_lookup import max_timestamp, offset_for_timestamp
 from kbroker.protocol.apis.k02_list_offsets import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -48,8 +54,6 @@ from kbroker.storage.stores.object_store import StoreError
 
 logger = logging.getLogger(__name__)
 
-LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
-EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
 SINCE_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 READ_COMMITTED = 1
 CONSUMER = -1

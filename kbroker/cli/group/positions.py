@@ -10,6 +10,7 @@ from kbroker.cli.failure import check
 from kbroker.cli.group.groups import SHARE, ListedGroup, in_requests
 from kbroker.client.cluster_client import ClusterClient, CoordinatorKind, TopicPartition
 from kbroker.errors import ErrorCode
+from kbroker.protocol.apis.k02_list_offsets import LATEST
 from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataRequestTopic
 from kbroker.protocol.apis.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from kbroker.protocol.apis.k90_describe_share_group_offsets import (
@@ -19,7 +20,6 @@ from kbroker.protocol.apis.k90_describe_share_group_offsets import (
 from kbroker.protocol.fields import Message
 
 OFFSET_FETCH_NEWEST = 9  # the last with topics by name
-LATEST = -1
 
 
 class Position(NamedTuple):

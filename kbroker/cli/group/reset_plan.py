@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from kbroker.cli.failure import CommandFailed, check
 from kbroker.client.cluster_client import ClusterClient, TopicPartition
+from kbroker.protocol.apis.k02_list_offsets import EARLIEST, LATEST
 
-LATEST, EARLIEST = -1, -2
 Offsets = Mapping[TopicPartition, int]
 
 

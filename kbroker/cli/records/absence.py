@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from kbroker.cli.client_properties import ClientProperties
 from kbroker.cli.failure import check, reason
-from kbroker.cli.records.start_offsets import LATEST
 from kbroker.client.cluster_client import RETRIABLE, ClientError, ClusterClient, Timeouts
 from kbroker.clock import Clock
+from kbroker.protocol.apis.k02_list_offsets import LATEST
 from kbroker.protocol.apis.k03_metadata import MetadataRequest
 from kbroker.storage.stores.retry_policy import RetryPolicy
 

@@ -10,8 +10,8 @@ from kbroker.cli.failure import check
 from kbroker.cli.times import parse_time
 from kbroker.client.cluster_client import ClusterClient
 from kbroker.option_values import ConfigError
+from kbroker.protocol.apis.k02_list_offsets import EARLIEST, LATEST
 
-EARLIEST, LATEST = -2, -1  # timestamps of ListOffsets
 NAMES = {"earliest": EARLIEST, "beginning": EARLIEST, "start": EARLIEST, "latest": LATEST, "end": LATEST}
 EXPECTED = "earliest, latest, N, -N (before the end) or @TIME"
 

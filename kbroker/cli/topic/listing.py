@@ -15,8 +15,9 @@ from kbroker.cli.failure import fail_with
 from kbroker.cli.output import Column, Output, show_bytes, show_count, show_time
 from kbroker.cli.resource_configs import describe_configs, topic_config
 from kbroker.cli.session import Session, with_session
-from kbroker.cli.topic.partition_facts import EARLIEST, LATEST, PartitionFacts
+from kbroker.cli.topic.partition_facts import PartitionFacts
 from kbroker.client.cluster_client import DEBUGGING, NO_NODE, TopicPartition
+from kbroker.protocol.apis.k02_list_offsets import EARLIEST, LATEST
 from kbroker.protocol.apis.k03_metadata import MetadataResponseTopic
 
 TOPICS = (

@@ -13,12 +13,12 @@ from kbroker.cli.failure import CommandFailed, check, reason
 from kbroker.cli.output import Column
 from kbroker.cli.session import Session, with_session
 from kbroker.cli.times import parse_time
-from kbroker.cli.topic.partition_facts import EARLIEST, LATEST
 from kbroker.cli.topic_partitions import parse_topic_partition
 from kbroker.client.cluster_client import ClusterClient, TopicPartition
 from kbroker.clock import SystemClock
 from kbroker.errors import ErrorCode
 from kbroker.option_values import ConfigError
+from kbroker.protocol.apis.k02_list_offsets import EARLIEST, LATEST
 from kbroker.protocol.apis.k21_delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 
 TIMEOUT_MS = 30_000

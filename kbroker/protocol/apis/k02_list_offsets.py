@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from kbroker.protocol.fields import INT8, INT16, INT32, INT64, STRING, F, Message, Struct
 
+LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
+
 
 class ListOffsetsPartition(Struct):
     partition_index: int = F(INT32, "0+")

@@ -7,10 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from kbroker.cli.failure import CommandFailed
-from kbroker.cli.records.start_offsets import EARLIEST, LATEST, Range, Start, parse_start, ranges_of, start_offsets
+from kbroker.cli.records.start_offsets import Range, Start, parse_start, ranges_of, start_offsets
 from kbroker.client.cluster_client import Answer
 from kbroker.errors import ErrorCode
 from kbroker.option_values import ConfigError
+from kbroker.protocol.apis.k02_list_offsets import EARLIEST, LATEST
 
 NOW_MS = 1_700_000_000_000
 RANGES = {0: Range(10, 20), 1: Range(0, 3), 2: Range(5, 5)}
