@@ -57,9 +57,14 @@ def chosen_partitions(topic: MetadataResponseTopic, indexes: Sequence[int] | Non
     name = topic.name or ""
     known = [partition.partition_index for partition in topic.partitions]
     for index in indexes or ():
-        if index not in known:
-            raise CommandFailed(f"{name} has no partition {index}: they are {known[0]} to {known[-1]}")
+        check_partition(name, index, known)
     return [(name, index) for index in (known if indexes is None else indexes)]
+
+
+def check_partition(topic: str, partition: int, known: Sequence[int]) -> None:
+    """Raises CommandFailed for one that is not among those known, which are in order."""
+    if partition not in known:
+        raise CommandFailed(f"{topic} has no partition {partition}: they are {known[0]} to {known[-1]}")
 
 
 def led_partitions(topics: Sequence[MetadataResponseTopic]) -> dict[TopicPartition, int]:

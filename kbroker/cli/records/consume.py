@@ -8,21 +8,23 @@ from dataclasses import dataclass, replace
 
 import click
 
+from kbroker.cli.existing_topics import check_partition
 from kbroker.cli.failure import CommandFailed
 from kbroker.cli.record_json import record_json
 from kbroker.cli.records.absence import Presence, asking_briefly, asks_for
 from kbroker.cli.records.following import Following, Limits
 from kbroker.cli.records.line_format import VALUE_AND_NEWLINE, Part, compiled
-from kbroker.cli.records.partitions import check_partition, partitions_of
+from kbroker.cli.records.partitions import partitions_of
 from kbroker.cli.records.reading import Reading
 from kbroker.cli.records.rendering import RENDERINGS, Rendering
-from kbroker.cli.records.start_offsets import EARLIEST, LATEST, Range, Start, parse_start, ranges_of, start_offsets
+from kbroker.cli.records.start_offsets import Range, Start, parse_start, ranges_of, start_offsets
 from kbroker.cli.records.status_line import on_a_terminal
 from kbroker.cli.records.stop_signals import SIGNALLED, StopSignals
 from kbroker.cli.session import Session, with_session
 from kbroker.client.cluster_client import ClusterClient
 from kbroker.clock import SystemClock
 from kbroker.option_values import ConfigError
+from kbroker.protocol.apis.k02_list_offsets import EARLIEST, LATEST
 
 RENDERING_NAMES = click.Choice(list(RENDERINGS))
 

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import click
 
+from kbroker.cli.existing_topics import check_partition
 from kbroker.cli.failure import CommandFailed
 from kbroker.cli.output import show_count
 from kbroker.cli.records.line_records import Outgoing, Parse
 from kbroker.cli.records.lines import LineTooLong, line_groups
-from kbroker.cli.records.partitions import Topics, check_partition
+from kbroker.cli.records.partitions import Topics
 from kbroker.cli.records.producer import Producer, RecordTooLarge
 from kbroker.cli.records.status_line import Throughput
 from kbroker.client.cluster_client import ClientError

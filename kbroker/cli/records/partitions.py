@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from kbroker.cli.failure import CommandFailed, check, unknown
+from kbroker.cli.existing_topics import topic_names
+from kbroker.cli.failure import check, unknown
 from kbroker.cli.output import show_count
 from kbroker.client.cluster_client import ClusterClient
 from kbroker.errors import ErrorCode
@@ -18,7 +19,7 @@ def partitions_of(client: ClusterClient, topic: str) -> list[int]:
     """In order. CommandFailed when there is no such topic."""
     found = _known_partitions(client, topic)
     if found is None:
-        raise unknown("topic", topic, [each.name for each in client.topics() if each.name])
+        raise unknown("topic", topic, topic_names(client))
     return found
 
 
@@ -37,12 +38,6 @@ def created_partitions_of(
     created = partitions_of(client, topic)
     note(f"topic {topic} did not exist: created with {show_count(len(created), 'partition')}")
     return created
-
-
-def check_partition(topic: str, partition: int, known: Sequence[int]) -> None:
-    """Raises CommandFailed for one that is not among those known."""
-    if partition not in known:
-        raise CommandFailed(f"{topic} has no partition {partition}: they are {known[0]} to {known[-1]}")
 
 
 def _known_partitions(client: ClusterClient, topic: str) -> list[int] | None:

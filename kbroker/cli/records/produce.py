@@ -10,13 +10,14 @@ from collections.abc import Sequence
 import click
 
 from kbroker.cli.client_properties import ClientProperties
+from kbroker.cli.existing_topics import check_partition
 from kbroker.cli.failure import CommandFailed
 from kbroker.cli.output import Output, show_count
 from kbroker.cli.records.absence import delivering
 from kbroker.cli.records.escapes import as_bytes, unescape
 from kbroker.cli.records.line_records import Given, Header, Outgoing, Parse, TextLines, json_parser
 from kbroker.cli.records.line_sender import STDIN, LineSender
-from kbroker.cli.records.partitions import Topics, check_partition, created_partitions_of
+from kbroker.cli.records.partitions import Topics, created_partitions_of
 from kbroker.cli.records.producer import ACKS_ALL, Delivery, Producer
 from kbroker.cli.records.status_line import on_a_terminal
 from kbroker.cli.records.stop_signals import SIGNALLED, StopSignals
