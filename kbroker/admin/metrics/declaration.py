@@ -79,6 +79,28 @@ class MetricTable:
         return metric
 
 
+class Columns:
+    """Values of several metrics with the same labels, row by row. No object is kept for a row: the more there are, the
+    longer Python's collector holds the interpreter.
+    """
+
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        self._metrics = metrics
+        self._labels: list[str] = []
+        self._columns: list[list[float]] = [[] for _ in metrics]
+
+    def add(self, labels: LabelValues, values: Sequence[float]) -> None:
+        """A row: a value for each metric."""
+        self._labels.append(label_text(self._metrics[0].labels, labels))
+        for column, value in zip(self._columns, values, strict=True):
+            column.append(value)
+
+    def families(self) -> Iterator[Family]:
+        """One for each metric, in their order."""
+        for metric, column in zip(self._metrics, self._columns, strict=True):
+            yield Family(metric, self._labels, column)
+
+
 class Collector(Protocol):
     """Reads the values of a table's metrics."""
 

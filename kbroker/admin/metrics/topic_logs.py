@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from kbroker._fast.partition.partition import Partition
-from kbroker.admin.metrics.declaration import Family, Metric, MetricTable, label_text
+from kbroker.admin.metrics.declaration import Columns, Family, MetricTable
 from kbroker.admin.metrics.slices import Pause, in_slices
 from kbroker.errors import CorruptionError
 from kbroker.log.log_table import LogTable
@@ -62,25 +62,6 @@ class LogFacts(NamedTuple):
     end_offset: int
 
 
-class _Columns:
-    """Facts of many logs, by column. No object is kept for a row: the more there are, the longer Python's collector
-    holds the interpreter.
-    """
-
-    def __init__(self) -> None:
-        self._labels: list[str] = []
-        self._columns: tuple[list[int], ...] = ([], [], [], [])
-
-    def add(self, labels: str, facts: LogFacts) -> None:
-        self._labels.append(labels)
-        for column, value in zip(self._columns, facts, strict=True):
-            column.append(value)
-
-    def families(self, metrics: Sequence[Metric]) -> Iterator[Family]:
-        for metric, column in zip(metrics, self._columns, strict=True):
-            yield Family(metric, self._labels, column)
-
-
 class TopicLogMetrics:
     """Of each topic, and of each partition if `by_partition`."""
 
@@ -93,7 +74,7 @@ class TopicLogMetrics:
         logs = list(self._logs.by_id.values())
         yield TOPICS.value(len(logs))
         yield PARTITIONS.value(sum(len(log.partitions) for log in logs))
-        topics, partitions = _Columns(), _Columns()
+        topics, partitions = Columns(BY_TOPIC), Columns(BY_PARTITION)
         for log in in_slices(logs, self._pause):
             log_bytes = unflushed_bytes = start_offset = end_offset = 0
             for partition in in_slices(log.partitions, self._pause):
@@ -103,11 +84,11 @@ class TopicLogMetrics:
                 start_offset += facts.start_offset
                 end_offset += facts.end_offset
                 if self._by_partition:
-                    partitions.add(label_text(PARTITION_END.labels, (log.name, partition.index)), facts)
+                    partitions.add((log.name, partition.index), facts)
             total = LogFacts(log_bytes, unflushed_bytes, start_offset, end_offset)
-            topics.add(label_text(LOG_BYTES.labels, (log.name,)), total)
-        yield from topics.families(BY_TOPIC)
-        yield from partitions.families(BY_PARTITION)
+            topics.add((log.name,), total)
+        yield from topics.families()
+        yield from partitions.families()
 
 
 def facts_of(partition: Partition) -> LogFacts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from kbroker._fast.partition.partition import traffic
-from kbroker.admin.metrics.declaration import Family, LabelValues, Metric, MetricTable, label_text
+from kbroker.admin.metrics.declaration import Columns, Family, LabelValues, Metric, MetricTable
 from kbroker.admin.metrics.slices import Pause, in_slices
 from kbroker.log.log_table import LogTable
 
@@ -64,20 +64,19 @@ class TopicTraffic:
 
     def collect(self) -> Iterator[Family]:
         topics = list(self._logs.by_name.values())
-        in_turn = in_slices(topics, self._pause)
-        yield from _families(BY_TOPIC, (((topic.name,), traffic(topic.partitions)) for topic in in_turn))
+        rows = (((topic.name,), traffic(topic.partitions)) for topic in in_slices(topics, self._pause))
+        yield from _with_traffic(BY_TOPIC, rows)
         if self._by_partition:
             partitions = [partition for topic in topics for partition in topic.partitions]
             each = in_slices(partitions, self._pause)
-            rows = (((partition.topic, partition.index), traffic([partition])) for partition in each)
-            yield from _families(BY_PARTITION, rows)
+            yield from _with_traffic(
+                BY_PARTITION, (((partition.topic, partition.index), traffic([partition])) for partition in each)
+            )
 
 
-def _families(
-    metrics: Sequence[Metric], rows: Iterable[tuple[LabelValues, tuple[int, int, int, int]]]
-) -> Iterator[Family]:
-    """One for each metric, with the number of its place in each row."""
-    used = [(label_text(metrics[0].labels, labels), counts) for labels, counts in rows if any(counts)]
-    texts = [text for text, _ in used]
-    for place, metric in enumerate(metrics):
-        yield Family(metric, texts, [counts[place] for _, counts in used])
+def _with_traffic(metrics: Sequence[Metric], rows: Iterable[tuple[LabelValues, Sequence[int]]]) -> Iterator[Family]:
+    columns = Columns(metrics)
+    for labels, counts in rows:
+        if any(counts):
+            columns.add(labels, counts)
+    yield from columns.families()
