@@ -28,10 +28,10 @@ from kbroker.limits import MERGE_FAN_IN, MIB
 from kbroker.protocol.apis.k33_alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
 from kbroker.protocol.apis.k71_get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest
 from kbroker.protocol.apis.k72_push_telemetry import PushTelemetryRequest
+from tests.crash.fault_proxy import Fault, FaultProxy, Strike
 from tests.crash.small_broker import free_port, in_s3
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.s3_server import find_server, s3_server
-from tests.integration.store_proxy import StoreProxy
 from tests.integration.test_decompression_memory import Client, batch_of
 from tests.integration.until import until
 
@@ -53,7 +53,7 @@ OPTIONS = (
 class World:
     """The broker, and what it has said so far."""
 
-    def __init__(self, broker: BrokerProcess, proxy: StoreProxy, http_port: int) -> None:
+    def __init__(self, broker: BrokerProcess, proxy: FaultProxy, http_port: int) -> None:
         self.broker = broker
         self.proxy = proxy
         self.http_port = http_port
@@ -81,6 +81,10 @@ class World:
 
     def until(self, name: str, least: float = 1) -> None:
         until(lambda: self.values()[name] >= least, f"{name} of {least}")
+
+    def hold_writes(self) -> None:
+        """The store gets PUTs and POSTs a minute late, or when the proxy is healed."""
+        self.proxy.inject(Fault(Strike.DELAY, "PUT POST", seconds=60))
 
     def topic(self, name: str, partitions: int = 1, **config: str) -> None:
         dotted = {key.replace("_", "."): value for key, value in config.items()}
@@ -160,7 +164,7 @@ def leave_a_transaction_open(world: World) -> None:
 def hold_the_store(world: World) -> None:
     """Producers of durable topics wait; then the log fills, and all wait."""
     world.topic("durable", kbroker_durability="object")
-    world.proxy.hold()
+    world.hold_writes()
     durable = world.producer()
     durable.produce("durable", b"x")
     durable.poll(0)
@@ -173,7 +177,7 @@ def hold_the_store(world: World) -> None:
         full.poll(0)
     world.until("kbroker_wal_append_waits_total")
     world.note("held")
-    world.proxy.release()
+    world.proxy.heal()
     assert durable.flush(60) == 0
     assert full.flush(60) == 0
     world.note("released")
@@ -184,22 +188,22 @@ def compact_while_the_store_is_held(world: World) -> None:
     world.produce("compacted", 50)
     world.broker.flush()
     world.until("kbroker_compaction_dirty_bytes")
-    world.proxy.hold()
+    world.hold_writes()
     world.until("kbroker_compaction_due_partitions")  # when the lag is over
     world.note("due")
-    world.proxy.release()
+    world.proxy.heal()
     world.until("kbroker_compaction_rounds_total")
     world.note("compacted")
 
 
 def refuse_requests(world: World) -> None:
-    world.proxy.refuses = True
+    world.proxy.fail()
     world.produce("t", 10)
     flush = ThreadPoolExecutor(1).submit(world.broker.flush)
     world.until("kbroker_store_consecutive_failures")
     world.until("kbroker_flush_retries_total")
     world.note("refused")
-    world.proxy.refuses = False
+    world.proxy.heal()
     flush.result(60)
 
 
@@ -212,12 +216,12 @@ def read_cold_data(world: World) -> None:
     world.note("read the log")
     world.produce("t", WAL_BYTES // MIB + 8, 900_000)  # pushes it out of the log
     world.broker.flush()
-    world.proxy.refuses = True
+    world.proxy.fail()
     reader = ThreadPoolExecutor(1).submit(world.read_all, "cold", 20)
     world.until("kbroker_store_retries_total")
     world.until("kbroker_cold_reads_waiting")
     world.note("waiting")
-    world.proxy.refuses = False
+    world.proxy.heal()
     reader.result(60)
     world.note("read objects")
     world.read_all("cold", 20)
@@ -291,7 +295,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("metrics")
     port = free_port()
     with s3_server(folder) as server:
-        proxy = StoreProxy(server.endpoint)
+        proxy = FaultProxy(server.endpoint)
         place = in_s3(server, "metrics", endpoint=proxy.endpoint)
         broker = BrokerProcess(
             folder / "data", *OPTIONS, *place.options, "--object-cache", f"{folder / 'cache'}:64MiB",
