@@ -17,9 +17,9 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
-def _time_text(record: logging.LogRecord) -> str:
-    moment = datetime.fromtimestamp(record.created, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def time_text(seconds: float) -> str:
+    """Seconds since 1970 as UTC, ``2026-01-02T03:04:05.678Z``. OverflowError, ValueError, OSError: out of range."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class TextFormat(logging.Formatter):
@@ -29,7 +29,7 @@ class TextFormat(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s%(repeats)s", defaults={"repeats": ""})
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
-        return _time_text(record)
+        return time_text(record.created)
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return printable(super().formatMessage(record))
@@ -43,7 +43,7 @@ class JsonFormat(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         event: dict[str, object] = {
-            "time": _time_text(record),
+            "time": time_text(record.created),
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),

@@ -8,13 +8,12 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import click
 
 from kbroker.cli.failure import CommandFailed
-from kbroker.log_format import printable
+from kbroker.log_format import printable, time_text
 
 NOTHING = "-"
 SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -85,7 +84,7 @@ class Output:
         click.echo(f"kbroker: {printable(line)}", err=True)
 
     def done(self, line: str, **values: Any) -> None:
-        """Says what was done: `line` for people, `values` as JSON. It is done, also where nobody listens."""
+        """Says what was done: `line` for people, `values` as JSON. Succeeds with a closed output too: it is done."""
         click.echo(_json(values) if self.as_json else printable(line))
 
     def _table(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> None:
@@ -161,7 +160,6 @@ def show_time(timestamp_ms: int) -> str:
     if timestamp_ms < 0:
         return NOTHING
     try:
-        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+        return time_text(timestamp_ms / 1000)
     except (OverflowError, ValueError, OSError):
         return str(timestamp_ms)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -22,7 +22,7 @@ Asked = TypeVar("Asked")  # what a request asks about: partitions, groups
 NO_NODE = -1
 CONSUMER, DEBUGGING = -1, -2  # replica ids of ListOffsets
 
-# Another broker answers it, or the same one soon: ask the cluster again who does.
+# Another broker answers it, or the same one soon: ask the cluster again for the right one.
 RETRIABLE = frozenset({
     ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
