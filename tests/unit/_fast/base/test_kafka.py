@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import kbroker._fast
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 
-FAST = Path(kbroker._fast.__file__).parent
+FAST = Path(__file__).parents[4] / "kbroker/_fast"
 NUMBERS = FAST / "base/kafka.pxd"
 CONSTANT = re.compile(r"^ +([A-Z_]+) = (\d+)\b", re.MULTILINE)
 
