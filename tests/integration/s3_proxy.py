@@ -15,7 +15,7 @@ DENIED = b'<?xml version="1.0"?><Error><Code>AccessDenied</Code><Message>Access 
 @contextlib.contextmanager
 def denying_proxy(endpoint: str, denied: Callable[[str], bool]) -> Iterator[str]:
     """The endpoint of a proxy to `endpoint` that answers 403 where `denied(path and query)` is true."""
-    server = urlsplit(endpoint).netloc
+    upstream = urlsplit(endpoint).netloc
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -24,7 +24,7 @@ def denying_proxy(endpoint: str, denied: Callable[[str], bool]) -> Iterator[str]
             if denied(self.path):
                 self._answer(403, {"Content-Type": "application/xml"}, DENIED)
                 return
-            connection = http.client.HTTPConnection(server, timeout=30)
+            connection = http.client.HTTPConnection(upstream, timeout=30)
             # The signature covers the Host header, which has the proxy's name: it is passed on unchanged.
             connection.request("GET", self.path, headers=dict(self.headers))
             response = connection.getresponse()
