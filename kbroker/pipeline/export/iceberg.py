@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -113,6 +114,8 @@ class IcebergRun:
         from pyiceberg.catalog import load_catalog
         from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError
 
+        # Not all S3-compatible stores take a checksum that follows the body; AWS itself does not need it.
+        os.environ.setdefault("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
         catalog = load_catalog(self._iceberg.catalog, **self._iceberg.properties)
         try:
             return catalog.load_table(self._iceberg.name)
