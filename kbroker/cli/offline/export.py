@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from kbroker.cli.numbers import Integer
 from kbroker.cli.offline.bucket import Bucket, Place
 from kbroker.cli.offline.object import failing_with, place_options
 from kbroker.cli.offline.store_copies import copies_between
@@ -41,7 +42,7 @@ def command() -> None:
 @click.option("--ids-from", type=click.Path(path_type=Path, exists=True, file_okay=False), metavar="LOG-DIR",
               help="log folder of a Kafka with such topics: write partition folders with its ids")  # fmt: skip
 @click.option(
-    "--node-id", type=click.IntRange(0), default=1, show_default=True, help="node.id of the Kafka to start on it"
+    "--node-id", type=Integer(0), default=1, show_default=True, help="node.id of the Kafka to start on it"
 )
 @click.option("--kafka-cluster-id", metavar="ID", help="cluster.id of that Kafka (default: this cluster's)")
 @click.option("--unclean", is_flag=True, help="let Kafka check every batch when it starts")

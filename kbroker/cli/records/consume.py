@@ -10,6 +10,7 @@ import click
 
 from kbroker.cli.existing_topics import check_partition
 from kbroker.cli.failure import CommandFailed
+from kbroker.cli.numbers import Integer, Number
 from kbroker.cli.record_json import record_json
 from kbroker.cli.records.absence import Presence, asking_briefly, asks_for
 from kbroker.cli.records.following import Following, Limits
@@ -41,15 +42,15 @@ def _start(context: click.Context, parameter: click.Parameter, value: str | None
 @click.command()
 @click.argument("topic")
 @click.option("--group", "-g", metavar="NAME", help="read as a member of this group, which commits what was printed")
-@click.option("--partition", "-p", "partitions", type=click.IntRange(0, 2**31 - 1), multiple=True, metavar="N",
+@click.option("--partition", "-p", "partitions", type=Integer(0, 2**31 - 1), multiple=True, metavar="N",
               help="only this partition; can be given again")  # fmt: skip
 @click.option("--offset", "-o", "start", metavar="WHERE", callback=_start,
               help="earliest, latest, N, -N (before the end), @TIME (ISO 8601, ms since 1970, or -2h ago)"
               "  [default: latest; with --until-end earliest]")  # fmt: skip
 @click.option("--from-beginning", is_flag=True, help="as --offset earliest")
 @click.option("--until-end", "-e", is_flag=True, help="stop at the end offsets that there are at the start")
-@click.option("--count", "-c", type=click.IntRange(0), metavar="N", help="stop after this many records")
-@click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="stop after this long without a record")
+@click.option("--count", "-c", type=Integer(0), metavar="N", help="stop after this many records")
+@click.option("--timeout", type=Number(0), metavar="SECONDS", help="stop after this long without a record")
 @click.option("--isolation", type=click.Choice(["read_uncommitted", "read_committed"]), default="read_uncommitted",
               show_default=True, help="whether records of open and aborted transactions are read")  # fmt: skip
 @click.option("--format", "-f", "text_format", metavar="TEXT", help="a record as text: %t topic, %p partition, "

@@ -12,6 +12,7 @@ import click
 from kbroker.cli.client_properties import ClientProperties
 from kbroker.cli.existing_topics import check_partition
 from kbroker.cli.failure import CommandFailed
+from kbroker.cli.numbers import Integer
 from kbroker.cli.output import Output, show_count
 from kbroker.cli.records.absence import delivering
 from kbroker.cli.records.escapes import as_bytes, unescape
@@ -71,7 +72,7 @@ def _header(text: str) -> Header:
 @click.option("--headers-from-line", is_flag=True, help="lines begin with NAME:VALUE,NAME:VALUE and a tab")
 @click.option("--tombstone", is_flag=True, help="send one record with --key and no value; no lines are read")
 @click.option("--null-value", metavar="TEXT", help="a value, key or header value that is this text is null")
-@click.option("--partition", "-p", type=click.IntRange(0, 2**31 - 1), metavar="N",
+@click.option("--partition", "-p", type=Integer(0, 2**31 - 1), metavar="N",
               help="send everything to this partition (default: by key as Java's producer, else any)")  # fmt: skip
 @click.option("--timestamp", callback=_timestamp, metavar="TIME",
               help="of every record: ISO 8601, ms since 1970, or -2h ago (default: now)")  # fmt: skip
