@@ -28,6 +28,7 @@ ProducerEntry = tuple[int, int, int, int, int, tuple[ProducerBatch, ...]]
 AbortedTransaction = tuple[int, int, int, int]
 
 PRODUCER_BATCHES_MAX = 5
+TIMES_UNKNOWN = -(1 << 63)  # a smallest timestamp that is not known: below all others
 
 
 class ObjectRef(NamedTuple):
@@ -36,6 +37,9 @@ class ObjectRef(NamedTuple):
     Bytes [start, start + length) of the object at `key` are a complete KLIX image of offsets
     [base_offset, end_offset), or, of a KafScale segment (kind KFS), the batches alone; crc32c is of those bytes, etag
     and size of the whole object. Ranged reads carry the ETag.
+
+    No record is below `min_timestamp`, unless that is TIMES_UNKNOWN. `late_ms` is how far, at most, a record's
+    timestamp lies below the largest one of all batches before its own here: 0 for ordered data, -1 when not known.
     """
 
     key: str
@@ -51,6 +55,8 @@ class ObjectRef(NamedTuple):
     max_timestamp: int
     record_count: int
     created_ms: int
+    min_timestamp: int = TIMES_UNKNOWN
+    late_ms: int = -1
 
 
 def is_same_object(found: ObjectRef | None, ref: ObjectRef) -> bool:
