@@ -92,13 +92,13 @@ HEDGED_PUT_BYTES_MAX = 16 * MIB  # a larger body is not sent twice
 CLEANER_READ_BYTES = 4 * MIB  # one read of an object; a larger batch is read whole
 CLEANER_PART_BYTES = 8 * MIB  # one part of an upload; what a smaller object takes in memory
 CLEANER_OBJECT_BYTES_MIN = 1 * MIB  # of a rewritten object, however small segment.bytes is
-CLEANER_OBJECT_BATCHES_MAX = 500_000  # of a rewritten object: its index is in memory until it is stored, 32 bytes each
+CLEANER_OBJECT_BATCHES_MAX = 500_000  # of a rewritten object: its index is in memory until it is stored, 40 bytes each
 CLEANER_DIRTY_BYTES_MIN = 8 * MIB  # this much new data is worth a round ...
 CLEANER_DIRTY_OBJECTS_MIN = 32  # ... and so are this many objects of any size
 CLEANER_RESERVATION_MS = 86_400_000  # a key that a round reserved and did not use is given up after this time
 CLEANER_IO_BYTES_PER_SECOND = 50_000_000  # log.cleaner.io.max.bytes.per.second
 
-assert CLEANER_OBJECT_BATCHES_MAX * 32 + CLEANER_PART_BYTES <= 64 * MIB
+assert CLEANER_OBJECT_BATCHES_MAX * 40 + CLEANER_PART_BYTES <= 64 * MIB
 
 # -- merging of objects ----------------------------------------------------------------------------------------
 MERGE_FAN_IN = 32  # so many small objects of a partition become one

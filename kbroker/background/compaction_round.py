@@ -248,7 +248,7 @@ class CompactionRound:
             if batches.horizon_ms >= 0:
                 delta["z"] = batches.horizon_ms
             if outputs:
-                delta["r"] = [output.ref(place) for place, output in enumerate(outputs)]
+                delta["r"] = [output.row(place).reference() for place, output in enumerate(outputs)]
                 delta["m"] = [ref.base_offset for ref in self._inputs]
                 delta["g"] = self._config.file_delete_delay_ms
             self._keys.handed_over()

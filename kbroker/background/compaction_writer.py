@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from kbroker._fast.base.crc32c import combine, crc32c
+from kbroker._fast.records.time_bounds import time_bounds
 from kbroker.storage.formats.klix import ENTRY_BYTES, TRAILER_BYTES, encode_footer
+from kbroker.storage.manifest.partition_state import RefRow, times_of
 from kbroker.storage.stores.joined_body import JoinedBody
 from kbroker.storage.stores.object_store import BytesBody, ObjectMeta, ObjectStore, StoreError, UploadedPart
 
@@ -21,6 +23,7 @@ COMPACTED_DTYPE = np.dtype(
     [
         ("base_offset", "=i8"),
         ("max_timestamp", "=i8"),
+        ("min_timestamp", "=i8"),
         ("size", "=u4"),
         ("last_offset_delta", "=i4"),
         ("record_count", "=i4"),
@@ -28,7 +31,7 @@ COMPACTED_DTYPE = np.dtype(
     ],
     align=True,
 )
-assert COMPACTED_DTYPE.itemsize == 32
+assert COMPACTED_DTYPE.itemsize == 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +46,16 @@ class WrittenObject:
     leader_epoch: int
     max_timestamp: int
     record_count: int
+    min_timestamp: int
+    late_ms: int
 
     def file(self) -> list[object]:
         """Its entry in the record's list of objects."""
         return [self.key, self.meta.size, self.meta.etag, self.crc32c]
 
-    def ref(self, place: int) -> list[int]:
+    def row(self, place: int) -> RefRow:
         """Its reference; `place` is that of its entry in the list."""
-        return [
-            place,
+        return RefRow(
             self.base_offset,
             self.end_offset,
             0,
@@ -60,7 +64,9 @@ class WrittenObject:
             self.leader_epoch,
             self.max_timestamp,
             self.record_count,
-        ]
+            times_of(self.max_timestamp, self.min_timestamp, self.late_ms),
+            place,
+        )
 
 
 class _Output:
@@ -218,6 +224,7 @@ class OutputWriter:
     def _note(
         self, key: str, meta: ObjectMeta, crc: int, base_offset: int, end_offset: int, entries: np.ndarray
     ) -> None:
+        newest, counts = entries["max_timestamp"], entries["record_count"]
         self.written.append(
             WrittenObject(
                 key,
@@ -226,8 +233,9 @@ class OutputWriter:
                 base_offset,
                 end_offset,
                 int(entries["leader_epoch"][-1]),
-                int(entries["max_timestamp"].max()),
-                int(entries["record_count"].sum(dtype=np.int64)),
+                int(newest.max()),
+                int(counts.sum(dtype=np.int64)),
+                *time_bounds(newest, entries["min_timestamp"], counts),
             )
         )
         self._start_offset = end_offset

@@ -15,7 +15,7 @@ from kbroker.log.log_table import LogTable, TopicLog
 from kbroker.storage.formats.object_keys import PACKS_DIR
 from kbroker.storage.manifest.files import FileTable
 from kbroker.storage.manifest.manifest import Manifest
-from kbroker.storage.manifest.partition_state import PartitionState, RefRow
+from kbroker.storage.manifest.partition_state import FILE, PartitionState, RefRow
 from kbroker.storage.rewrite.merge_image import Merge
 from kbroker.storage.rewrite.merge_plan import (
     FINAL,
@@ -181,7 +181,7 @@ class MergeChoice:
             if not np.array_equal(state.rows(first, first + len(rows)), rows):
                 return None
             refs = tuple(image.ref(RefRow(*row)) for row in rows.tolist())
-            generation = image.files.keys.generation[int(rows[0, 8])] >> 1
+            generation = image.files.keys.generation[int(rows[0, FILE])] >> 1
         return Merge(
             topic_log.name,
             (partition.topic_id, partition.index),
@@ -202,7 +202,7 @@ class _Facts(NamedTuple):
 
 def _facts(files: FileTable, rows: np.ndarray) -> _Facts:
     """The caller holds the image's lock."""
-    places = rows[:, 8]
+    places = rows[:, FILE]
     prefix = np.frombuffer(files.keys.prefix, np.int32)[places]
     ours = prefix >= 0
     return _Facts(

@@ -267,6 +267,7 @@ def _rows(block: Block, scan: BatchScan, first: int) -> np.ndarray:
     rows = np.empty(count - first, COMPACTED_DTYPE)
     for name in ("base_offset", "max_timestamp", "size", "last_offset_delta"):
         rows[name] = block.entries[name][first:]
+    rows["min_timestamp"] = scan.min_timestamps[first:count]
     rows["record_count"] = scan.record_counts[first:count]
     rows["leader_epoch"] = scan.leader_epochs[first:count]
     return rows

@@ -145,7 +145,7 @@ def _records(topic: TopicImage, parts: Sequence[ImportedPartition]) -> list[dict
     for part in parts:
         delta = {**part.delta, "r": []}
         for written in part.objects:
-            delta["r"].append(written.ref(len(files)))
+            delta["r"].append(written.row(len(files)).reference())
             files.append(written.file())
         if part.base_offset:
             delta["s"] = part.base_offset

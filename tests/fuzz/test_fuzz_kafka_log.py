@@ -165,7 +165,7 @@ def check(folder: PartitionFolder, cut: bool) -> bool:
         part = PartitionImport(store, keys, folder, TOPIC_ID, cut=cut).run()
         image = ManifestImage(keys.root)
         files = [written.file() for written in part.objects]
-        delta = {**part.delta, "s": part.base_offset, "r": [written.ref(n) for n, written in enumerate(part.objects)]}
+        delta = {**part.delta, "s": part.base_offset, "r": [o.row(n).reference() for n, o in enumerate(part.objects)]}
         apply_payload(image, {"v": 1, "t": 0, "f": files, "p": {TOPIC_ID.hex(): {"0": delta}}})
     except (CorruptionError, SourceError):
         return False

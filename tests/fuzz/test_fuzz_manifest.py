@@ -52,7 +52,8 @@ def plausible(rng: random.Random, image: ManifestImage, serial: int) -> dict:
                 base, end = end + (rng.random() < 0.02), end + rng.randint(1, 5)
                 if not files or rng.random() < 0.5:
                     files.append([f"k-{serial}-{len(files)}{rng.choice(['.obj', '.pack'])}", 100, "e", 1])
-                delta["r"].append([len(files) - 1, base, max(end, base + 1), 0, 100, 1, 1, 5, 1])
+                times = rng.choice([[], [-1, -1], [4, 0], [0, rng.randrange(9)]])
+                delta["r"].append([len(files) - 1, base, max(end, base + 1), 0, 100, 1, 1, 5, 1, *times])
             if rng.random() < 0.3:
                 delta["s"] = rng.randint(state.log_start_offset if state else 0, end + 1)
             if rng.random() < 0.3:

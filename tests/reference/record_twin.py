@@ -217,6 +217,7 @@ class TwinOutcome:
     error_code: int
     first_bad_record: int = -1
     true_max_timestamp: int = -1
+    disorder_ms: int = 0
 
 
 def validate(
@@ -252,6 +253,7 @@ def validate(
         return TwinOutcome(UNSUPPORTED_CODEC)
 
     null_key, bad_time, newest, position, start, index = [], [], -1, 0, 0, 0
+    smallest = base_timestamp
     try:
         body = decompress(attributes & 7, batch[61:])
     except BadRecord:
@@ -263,7 +265,7 @@ def validate(
             if record.offset_delta != index and not attributes & 7:
                 raise BadRecord("offset delta")
             timestamp = _wrap64(base_timestamp + record.timestamp_delta)
-            newest = max(newest, timestamp)
+            newest, smallest = max(newest, timestamp), min(smallest, timestamp)
             if compacted and record.key is None:
                 null_key.append(index)
             elif timestamp != -1 and not log_append_time:
@@ -280,4 +282,5 @@ def validate(
         return TwinOutcome(INVALID_TIMESTAMP, bad_time[0], true_max)
     if null_key:
         return TwinOutcome(INVALID_RECORD, null_key[0], true_max)
-    return TwinOutcome(0, -1, true_max)
+    disorder_ms = 0 if log_append_time else min(base_timestamp - smallest, 2**63 - 1)
+    return TwinOutcome(0, -1, true_max, disorder_ms)

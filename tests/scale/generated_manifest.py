@@ -12,7 +12,7 @@ from kbroker.storage.manifest.files import FileTable
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.keys import FORM_MD5
 from kbroker.storage.manifest.manifest import Manifest
-from kbroker.storage.manifest.partition_state import BLOCK_ROWS, PartitionState, RowBlock
+from kbroker.storage.manifest.partition_state import BLOCK_ROWS, PartitionState, RowBlock, pack_times
 
 OBJECT_BYTES = 1 << 20
 OFFSETS = 1_000  # in one object
@@ -51,8 +51,9 @@ def of_objects(image: ManifestImage, topic: str, topic_id: bytes, partitions: in
         etag_form=zero + FORM_MD5, live=zero + 1,
     )  # fmt: skip
     newest = FIRST_MS + number % each * STEP_MS
+    times = zero + pack_times(STEP_MS, 0)
     rows = np.stack(
-        [base, base + OFFSETS, zero, zero + OBJECT_BYTES, crc, zero + 1, newest, zero + OFFSETS, number], axis=1
+        [base, base + OFFSETS, zero, zero + OBJECT_BYTES, crc, zero + 1, newest, zero + OFFSETS, times, number], axis=1
     )
     add_partitions(image, topic_id, partitions, rows)
 
@@ -71,7 +72,7 @@ def of_packs(image: ManifestImage, topic_id: bytes, partitions: int, images: int
     one = np.ones(images, np.int64)
     rows = np.stack(
         [pack * OFFSETS, (pack + 1) * OFFSETS, partition * 1_000, one * 1_000, pack, one, FIRST_MS + pack * STEP_MS,
-         one * OFFSETS, pack],
+         one * OFFSETS, one * pack_times(STEP_MS, 0), pack],
         axis=1,
     )  # fmt: skip
     add_partitions(image, topic_id, partitions, rows)

@@ -7,6 +7,7 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from kbroker._fast.records.record_batch import validate
 from kbroker._fast.wal.arena import Arena
 from kbroker._fast.wal.commit import FastAppendWait, FastKafkaError
 from kbroker._fast.wal.faults import Faults
@@ -218,7 +219,10 @@ class SimulatedBroker:
 
     def append(self, hot: Any, batch: bytes, entry: Entry) -> bool:
         """Appends and syncs; False when there is no room, or the broker does not take it."""
-        return self._append(entry, partial(hot.append_bytes, batch, self._world.clock.now_ms(), entry.acknowledge))
+        now_ms, judged = self._world.clock.now_ms(), validate(batch)
+        assert judged.error_code == 0, judged
+        append = partial(hot.append_bytes, batch, now_ms, entry.acknowledge, disorder_ms=judged.disorder_ms)
+        return self._append(entry, append)
 
     def append_marker(self, hot: Any, producer: tuple[int, int], commit: bool, entry: Entry) -> bool:
         """As `append`, for the end of a transaction."""

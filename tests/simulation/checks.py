@@ -9,7 +9,7 @@
   no hole), 2 and 3 (only expired or deleted records are missing; the newest value of each key stays).
 - `check_producers`: D2, 1, 7 (open transactions as the log has them; a retry gets its first answer again).
 - `check_bucket`, at any moment, also in the middle of an operation: D4 and D5 (the bucket alone is one consistent
-  moment), 10 (batches against their CRC).
+  moment), 10 (batches against their CRC), and that no record is earlier than the manifest says.
 - `World.check_deletion`, `WatchedStore`, `check_end`: 4 and D6 (nothing that is named or not ours is deleted, nothing
   is overwritten; what is left at the end is what the manifest names, or what a sweep reports and cannot prove).
 - `World.confirm`, `SimulatedBroker.check_may_write`, `World._after`: 6 and D6 (a superseded broker's flush is never
@@ -25,7 +25,9 @@ from typing import TYPE_CHECKING, Any
 from kbroker._fast.records.records import iter_batches, iter_records, parse_marker
 from kbroker.storage.formats.kfs_keys import index_key_of
 from kbroker.storage.formats.object_keys import KfsKey, KlixKey, PackKey
+from kbroker.storage.manifest.partition_state import TIMES_UNKNOWN, ObjectRef
 from kbroker.storage.read.object_reader import ObjectReader
+from tests.reference.time_bounds import broken_bound, times_of_batches
 from tests.simulation.bucket import FOREIGN
 from tests.simulation.model import Entry, Place, Topic, open_since, surviving_keys
 
@@ -282,7 +284,19 @@ def check_bucket(world: World) -> None:
         if start == 0 and tuple(sorted(open_since(written).items())) != tuple(state.open_transactions):
             world.fail(f"the bucket: {index}: open transactions {state.open_transactions}, not {open_since(written)}")
         check_records(world, "the bucket", world.topics[topic_id], index, written, start, end, data)
+        _check_times(world, image.objects_from(topic_id, index, state.log_start_offset), data)
     world.judge()
+
+
+def _check_times(world: World, refs: Iterable[ObjectRef], data: list[bytes]) -> None:
+    """No record is earlier than the manifest says of its object."""
+    batches = [batch for piece in data for batch in iter_batches(piece)]
+    for ref in refs:
+        inside = b"".join(bytes(b) for header, b in batches if ref.base_offset <= header.base_offset < ref.end_offset)
+        world.seen["objects of known times"] += ref.min_timestamp != TIMES_UNKNOWN and ref.late_ms >= 0
+        problem = broken_bound(times_of_batches(inside), ref)
+        if problem is not None:
+            world.fail(f"{ref}: {problem}")
 
 
 def check_end(world: World, broker: SimulatedBroker, root: str) -> None:

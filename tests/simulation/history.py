@@ -179,7 +179,9 @@ class History:
             mine = [e for e in broker.entries if e.place == place and e.producer_id == producer_id and not e.marker]
             sequence = sum(e.next_offset - e.base_offset for e in mine)
             options = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": sequence}
-        batch = build_batch([(k, v, now_ms, None) for k, v in records], transactional=transactional, **options)
+        times = [now_ms - place * 7919 % 50 for place in range(len(records))]  # the first is the newest
+        rows = [(key, value, at_ms, None) for (key, value), at_ms in zip(records, times, strict=True)]
+        batch = build_batch(rows, transactional=transactional, **options)
         entry = Entry(
             place, -1, len(records), 0, broker.epoch, now_ms, batch[checks.BODY_AT :], records, producer_id,
             transactional, object_durable=hot.object_durable,

@@ -27,6 +27,7 @@ SEEN = (
     "log segments filled", "crashes in an operation", "late requests that took effect", "log files replaced",
     "open transactions in the manifest", "starts refused", "batches produced again",
     "acknowledged in objects alone", "windows after others", "windows given up", "hedged puts",
+    "objects of known times",
 )  # fmt: skip
 
 

@@ -32,11 +32,12 @@ cdef class Partition(BatchIndex):
     cdef public object log                    # the Python side's PartitionLog; opaque here
 
     # Judges producer state, reserves, copies, publishes. `batch` has been validated and time-stamped and is not changed.
-    # With `verify` a batch that opens a transaction needs `guard` (ProducerStates.judge).
+    # `disorder_ms`: see ValidationResult; -1: not known. With `verify` a batch that opens a transaction needs `guard`
+    # (ProducerStates.judge).
     # `connection`: the client's, or None. 0, a Kafka error code, APPEND_WAIT, or PRODUCER_WAIT: a new producer id has no
     # room now. The caller pushes a completion on `commits` for result.end_lsn.
-    cdef int append(self, const uint8_t* batch, const BatchInfo* info, int64_t now_ms, Verification guard, bint verify,
-                    object connection, AppendResult* result) except -3000
+    cdef int append(self, const uint8_t* batch, const BatchInfo* info, int64_t disorder_ms, int64_t now_ms,
+                    Verification guard, bint verify, object connection, AppendResult* result) except -3000
     cdef int64_t end_lsn_of(self, int64_t offset) except -1
     cpdef int64_t high_watermark(self)        # end of what is durable: in the WAL, or in objects
     cpdef int64_t last_stable_offset(self)
@@ -46,6 +47,10 @@ cdef class Partition(BatchIndex):
     cdef EntryKey key
     cdef readonly ProducerStates producers
     cdef readonly list replayed_epochs        # (leader epoch, first offset) as recovery met them
+    cdef int64_t disorder_ms                  # largest of those not flushed yet that have any ...
+    cdef int64_t disorder_end                 # ... and where the last of them ends
+    cdef int64_t unjudged_end                 # end of the last batch whose records were not looked at
+    cdef void note_disorder(self, int64_t end_offset, int64_t disorder_ms) noexcept
     cdef int64_t durable_offset               # high watermark when last looked
     cdef int64_t durable_dense                # number of the first dense batch above it
     cdef readonly int64_t appended_bytes      # of batches, since the start; those that were recovered are not counted

@@ -63,7 +63,10 @@ class Partition(BatchIndex):
         now_ms: int,
         on_durable: Callable[[int], object] | None = None,
         guard: Verification | None = None,
+        *,
+        disorder_ms: int = -1,
     ) -> tuple[int, int]: ...
+    def disorder_from(self, offset: int) -> int: ...
     def append_marker(
         self,
         producer_id: int,

@@ -31,6 +31,7 @@ from kbroker._fast.partition.topic_rules cimport TopicRules
 from kbroker._fast.partition.transactions cimport first_unstable
 from kbroker._fast.partition.verification_guards cimport Verification
 from kbroker._fast.records.record_batch cimport AT_ATTRIBUTES, BATCH_HEADER_BYTES, CONTROL, BatchInfo, read_header
+from kbroker._fast.records.time_bounds cimport DISORDER_UNKNOWN
 from kbroker._fast.wal.commit cimport CallbackCompletion, CommitQueue, WaitList
 from kbroker._fast.wal.format cimport ENTRY_HEADER_BYTES, INDEX_HEADER_BYTES, GroupRecord, IndexRecord, entry_end
 from kbroker._fast.wal.scan cimport SegmentScan
@@ -81,8 +82,8 @@ cdef class Partition(BatchIndex):
 
     # -- append ------------------------------------------------------------------------------------------------
 
-    cdef int append(self, const uint8_t* batch, const BatchInfo* info, int64_t now_ms, Verification guard, bint verify,
-                    object connection, AppendResult* result) except -3000:
+    cdef int append(self, const uint8_t* batch, const BatchInfo* info, int64_t disorder_ms, int64_t now_ms,
+                    Verification guard, bint verify, object connection, AppendResult* result) except -3000:
         cdef Verdict verdict
         cdef int64_t lsn, end_lsn = 0
         cdef IndexRecord* entry
@@ -128,6 +129,8 @@ cdef class Partition(BatchIndex):
         self.dense.count += 1
         self.next_offset += <int64_t>info.last_offset_delta + 1
         self.last_end_lsn = end_lsn
+        if disorder_ms != 0:
+            self.note_disorder(self.next_offset, disorder_ms)
         self.appended_bytes += info.size
         self.appended_records += info.record_count
         self.commits.appended_bytes += info.size
@@ -136,6 +139,23 @@ cdef class Partition(BatchIndex):
                 first_unstable(&self.producers.transactions, self.high_watermark())  # forgets those that are over: no reader may come
             self.producers.update(info, &verdict, result.base_offset, now_ms, connection)
         return 0
+
+    cdef void note_disorder(self, int64_t end_offset, int64_t disorder_ms) noexcept:
+        if disorder_ms < 0:
+            self.unjudged_end = end_offset
+            return
+        if self.disorder_end <= self.flushed_offset:
+            self.disorder_ms = 0    # no flush will look at those before
+        self.disorder_ms = max(self.disorder_ms, disorder_ms)
+        self.disorder_end = end_offset
+
+    def disorder_from(self, int64_t offset):
+        """How far, at most, a record's timestamp lies below the base timestamp of its batch, in ms: of batches that begin
+        at ``offset``, which is not flushed, or above it. -1: not known, some were not looked at when they were appended.
+        """
+        if offset < self.unjudged_end:
+            return DISORDER_UNKNOWN
+        return self.disorder_ms if offset < self.disorder_end else 0
 
     cdef int64_t end_lsn_of(self, int64_t offset) except -1:
         # What waits for the batch that begins there waits for this position; 0: it is durable.
@@ -147,13 +167,15 @@ cdef class Partition(BatchIndex):
             return 0
         return self.last_end_lsn
 
-    def append_bytes(self, batch, int64_t now_ms, on_durable=None, Verification guard=None):
+    def append_bytes(self, batch, int64_t now_ms, on_durable=None, Verification guard=None, *,
+                     int64_t disorder_ms=DISORDER_UNKNOWN):
         """Appends one batch: (base offset, end position).
 
         ``on_durable(error_code)`` is called when it is durable or the WAL has failed. Structure and CRC are checked,
         topic rules are not. On internal topics a batch with a producer id may come without sequence: a coordinator's own
         (transactional offset commits), for which epoch and transaction state are kept as for any other. ``guard`` is what
         `begin_verification` gave: the append is refused when it is not in force any more; None: no verification asked.
+        ``disorder_ms``: how far its smallest timestamp is below its base timestamp, if that is known.
         Raises FastKafkaError, or FastAppendWait when there is no space now; nothing is changed then.
         """
         cdef const uint8_t[::1] view = batch
@@ -172,7 +194,7 @@ cdef class Partition(BatchIndex):
             raise FastKafkaError(INVALID_RECORD, "a batch with a producer id needs a base sequence")
         if info.producer_id >= 0 and info.producer_epoch < 0:
             raise FastKafkaError(INVALID_RECORD, "a batch with a producer id needs an epoch")
-        code = self.append(&view[0], &info, now_ms, guard, guard is not None, None, &result)
+        code = self.append(&view[0], &info, disorder_ms, now_ms, guard, guard is not None, None, &result)
         if code == APPEND_WAIT:
             raise FastAppendWait
         if code == PRODUCER_WAIT:   # may last for minutes: later appends must not wait for it
@@ -196,7 +218,7 @@ cdef class Partition(BatchIndex):
             build_control_batch(
                 CONTROL_COMMIT if commit else CONTROL_ABORT, producer_id=producer_id, producer_epoch=producer_epoch,
                 coordinator_epoch=coordinator_epoch, timestamp_ms=now_ms),
-            now_ms, on_durable)
+            now_ms, on_durable, disorder_ms=0)
 
     def begin_verification(self, int64_t producer_id, int16_t epoch, int64_t now_ms, *, int32_t sequence=-1,
                            bint supports_epoch_bump=False):
@@ -373,6 +395,8 @@ cdef class Partition(BatchIndex):
             self.last_end_lsn = end_lsn
             self.next_offset = record.base_offset + record.last_offset_delta + 1
             replayed += 1
+        if replayed:
+            self.unjudged_end = self.next_offset
         if not self.object_durable:
             self.durable_offset = self.next_offset
         elif self.durable_offset < self.log_start_offset:

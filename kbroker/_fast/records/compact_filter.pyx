@@ -132,7 +132,7 @@ cdef class BatchFilter:
                     self.records_read += self.info.record_count
                     set_horizon = self.selection.tombstones > 0 and not self.info.attributes & DELETE_HORIZON
                     if self.selection.kept == self.info.record_count and not set_horizon:
-                        status = self.output.copy(&self.info, batch)
+                        status = self.output.copy_selected(&self.info, batch)
                     else:
                         status = self.output.rewrite_plain(&self.info, batch, set_horizon)
             if status != 0:
@@ -186,7 +186,7 @@ cdef class BatchFilter:
         else:
             set_horizon = set_horizon or (self.selection.tombstones > 0 and not dated)
             if self.selection.kept == self.info.record_count and not set_horizon:
-                status = self.output.copy(&self.info, p)
+                status = self.output.copy_selected(&self.info, p)
             elif codec == 0:
                 status = self.output.rewrite_plain(&self.info, p, set_horizon)
             else:

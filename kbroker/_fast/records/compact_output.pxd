@@ -20,6 +20,7 @@ cdef struct Span:             # records side by side that stay
 cdef struct OutEntry:         # a batch that was written; COMPACTED_DTYPE of background.compaction_writer, native byte order
     int64_t base_offset
     int64_t max_timestamp
+    int64_t min_timestamp     # of its records, or a bound below them; INT64_MIN: not known
     uint32_t size
     int32_t last_offset_delta
     int32_t record_count
@@ -38,6 +39,7 @@ cdef class Selection:
     cdef int32_t kept
     cdef int32_t tombstones                   # among them
     cdef int64_t max_timestamp                # of them; -1 without any
+    cdef int64_t min_timestamp
     cdef Waiting waiting[WINDOW_RECORDS]
     cdef void clear(self) noexcept nogil
     # Reads the section at c; 0, a REASON_ of record.pxd or OUT_OF_MEMORY.
@@ -62,18 +64,22 @@ cdef class CompactedBatches:
     cdef Bytes out
     cdef Bytes entries                        # OutEntry
     cdef Bytes scratch
-    cdef int copy(self, const BatchInfo* info, const uint8_t* p) noexcept nogil
+    cdef int copy(self, const BatchInfo* info, const uint8_t* p) noexcept nogil          # its records were not read
+    cdef int copy_selected(self, const BatchInfo* info, const uint8_t* p) noexcept nogil # all of them were selected
     # With the selected records; `set_horizon`: its tombstones, or its marker, may be removed after the retention.
     cdef int rewrite_plain(self, const BatchInfo* info, const uint8_t* p, bint set_horizon) noexcept nogil
     cdef int rewrite_compressed(self, const BatchInfo* info, const uint8_t* p, bint set_horizon) except -1
     # Its header alone: offsets, producer id, epoch and sequence outlive the records.
     cdef int write_empty(self, const BatchInfo* info, const uint8_t* p) noexcept nogil
+    cdef int64_t min_selected(self, const BatchInfo* info) noexcept nogil
+    cdef int copy_bytes(self, const BatchInfo* info, const uint8_t* p, int64_t min_timestamp) noexcept nogil
     cdef void note_change(self, const BatchInfo* info) noexcept nogil
     cdef int write_selected(self, Bytes* to, const BatchInfo* info, int64_t new_base) noexcept nogil
     cdef int write_dated(self, Bytes* to, const BatchInfo* info, Cursor c, int64_t new_base) noexcept nogil
     cdef int seal_header(self, const BatchInfo* info, const uint8_t* p, Py_ssize_t at, Py_ssize_t size,
                          bint set_horizon) noexcept nogil
-    cdef int note(self, const BatchInfo* info, uint32_t size, int64_t max_timestamp, int32_t record_count) noexcept nogil
+    cdef int note(self, const BatchInfo* info, uint32_t size, int64_t min_timestamp, int64_t max_timestamp,
+                  int32_t record_count) noexcept nogil
     cdef void note_horizon(self, int64_t horizon_ms) noexcept nogil
     cdef int64_t new_horizon_ms(self) noexcept nogil
     # (batches, OutEntry structs of them) that were written since the last take.

@@ -40,6 +40,7 @@ from kbroker._fast.records.record_batch cimport (
     BatchInfo,
 )
 from kbroker._fast.records.section_codec cimport SectionCodec
+from kbroker._fast.records.time_bounds cimport HEADER_UNCHECKED, min_timestamp_of
 
 cdef enum:
     KEPT_CAPACITY = 1 << 24      # a larger output buffer is given back
@@ -85,6 +86,7 @@ cdef class Selection:
     cdef void clear(self) noexcept nogil:
         self.kept = self.tombstones = 0
         self.max_timestamp = -1
+        self.min_timestamp = INT64_MAX
         self.spans.size = 0
 
     cdef int choose(self, const BatchInfo* info, Cursor c, bint keep_all) noexcept nogil:
@@ -142,6 +144,8 @@ cdef class Selection:
             timestamp = _add(info.base_timestamp, record.timestamp_delta)
             if timestamp > self.max_timestamp:
                 self.max_timestamp = timestamp
+            if timestamp < self.min_timestamp:
+                self.min_timestamp = timestamp
         return 0
 
     cdef bint stays(self, const BatchInfo* info, const Waiting* record) noexcept nogil:
@@ -170,13 +174,23 @@ cdef class CompactedBatches:
         return _take(&self.out), _take(&self.entries)
 
     cdef int copy(self, const BatchInfo* info, const uint8_t* p) noexcept nogil:
+        return self.copy_bytes(info, p, min_timestamp_of(
+            info.attributes, info.record_count, info.base_timestamp, info.max_timestamp, HEADER_UNCHECKED))
+
+    cdef int copy_selected(self, const BatchInfo* info, const uint8_t* p) noexcept nogil:
+        return self.copy_bytes(info, p, self.min_selected(info))
+
+    cdef int64_t min_selected(self, const BatchInfo* info) noexcept nogil:
+        return info.max_timestamp if info.attributes & LOG_APPEND_TIME else self.selection.min_timestamp
+
+    cdef int copy_bytes(self, const BatchInfo* info, const uint8_t* p, int64_t min_timestamp) noexcept nogil:
         cdef uint8_t* to = _grow(&self.out, info.size)
         if to == NULL:
             return OUT_OF_MEMORY
         memcpy(to, p, info.size)
         if info.attributes & DELETE_HORIZON:
             self.note_horizon(info.base_timestamp)
-        return self.note(info, info.size, info.max_timestamp, info.record_count)
+        return self.note(info, info.size, min_timestamp, info.max_timestamp, info.record_count)
 
     cdef int rewrite_plain(self, const BatchInfo* info, const uint8_t* p, bint set_horizon) noexcept nogil:
         cdef Py_ssize_t at = self.out.size
@@ -219,7 +233,7 @@ cdef class CompactedBatches:
         store_i64(to + AT_BASE_TIMESTAMP, -1)
         store_i32(to + AT_RECORD_COUNT, 0)
         store_u32(to + AT_CRC, crc32c_c(0, to + AT_ATTRIBUTES, BATCH_HEADER_BYTES - AT_ATTRIBUTES))
-        return self.note(info, BATCH_HEADER_BYTES, info.max_timestamp, 0)
+        return self.note(info, BATCH_HEADER_BYTES, info.max_timestamp, info.max_timestamp, 0)
 
     cdef void note_change(self, const BatchInfo* info) noexcept nogil:
         self.changed_end = info.base_offset + info.last_offset_delta + 1
@@ -289,15 +303,17 @@ cdef class CompactedBatches:
         store_i32(to + AT_RECORD_COUNT, self.selection.kept)
         store_u32(to + AT_CRC, crc32c_c(0, to + AT_ATTRIBUTES, size - AT_ATTRIBUTES))
         self.note_change(info)
-        return self.note(info, <uint32_t>size, max_timestamp, self.selection.kept)
+        return self.note(info, <uint32_t>size, self.min_selected(info), max_timestamp, self.selection.kept)
 
-    cdef int note(self, const BatchInfo* info, uint32_t size, int64_t max_timestamp, int32_t record_count) noexcept nogil:
+    cdef int note(self, const BatchInfo* info, uint32_t size, int64_t min_timestamp, int64_t max_timestamp,
+                  int32_t record_count) noexcept nogil:
         """The batch, of `size` bytes, is at the end of the output."""
         cdef OutEntry* entry = <OutEntry*>_grow(&self.entries, sizeof(OutEntry))
         if entry == NULL:
             return OUT_OF_MEMORY
         entry.base_offset = info.base_offset
         entry.max_timestamp = max_timestamp
+        entry.min_timestamp = min_timestamp
         entry.size = size
         entry.last_offset_delta = info.last_offset_delta
         entry.record_count = record_count

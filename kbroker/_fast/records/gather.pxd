@@ -29,7 +29,7 @@ cdef class BatchScan:
     The bytes fed must be the batches of `entries` one after another, cut anywhere. Each batch must be what its entry
     says (base offset, size, last offset delta) and carry a right CRC; of bytes that are trusted only the header is read,
     and `crc` is what follows from the CRC that it carries. The fields of the batches that ended in the last
-    feed are in the column arrays until the next feed; `record_counts` is for the whole scan.
+    feed are in the column arrays until the next feed; `record_counts` and `min_timestamps` are for the whole scan.
     Owner of all arrays: this object. `entries` is borrowed and must not change during the scan.
     """
     cdef readonly object entries
@@ -37,6 +37,7 @@ cdef class BatchScan:
     cdef readonly int64_t position              # bytes fed
     cdef readonly uint32_t crc                  # CRC-32C of all bytes fed, once a batch has ended
     cdef readonly object record_counts          # int32[len(entries)]
+    cdef readonly object min_timestamps         # int64[len(entries)]: a record's smallest, or a bound; -2^63: not known
     cdef readonly object leader_epochs          # columns of the last feed, one element per batch that ended in it
     cdef readonly object attributes
     cdef readonly object producer_ids
@@ -47,7 +48,9 @@ cdef class BatchScan:
     cdef const ScanEntry* entry
     cdef Py_ssize_t count
     cdef Py_ssize_t feed_bytes_max
+    cdef int64_t disorder_ms
     cdef int32_t* record_count
+    cdef int64_t* min_timestamp
     cdef int32_t* leader_epoch
     cdef int16_t* attribute
     cdef int64_t* producer_id

@@ -9,6 +9,7 @@ from kbroker._fast.base.cursor cimport Cursor, cursor_of
 from kbroker._fast.base.endian cimport load_i16, load_i32, load_i64, load_u32
 from kbroker._fast.records.marker cimport MARKER_NONE, take_marker
 from kbroker._fast.records.record_batch cimport AT_ATTRIBUTES, BATCH_HEADER_BYTES, CONTROL
+from kbroker._fast.records.time_bounds cimport HEADER_UNCHECKED, min_timestamp_of
 
 cdef enum:
     COMBINED_BYTES_MIN = 2048   # of a smaller batch, reading its bytes again costs less than combining CRCs
@@ -38,7 +39,9 @@ class BatchScanError(ValueError):
 
 cdef class BatchScan:
 
-    def __init__(self, entries, Py_ssize_t feed_bytes_max):
+    def __init__(self, entries, Py_ssize_t feed_bytes_max, int64_t disorder_ms=HEADER_UNCHECKED):
+        """``disorder_ms``: how far, at most, a record's timestamp is below its batch's base timestamp; -1: not known, -2:
+        nor is it known whether headers are right."""
         if entries.dtype.itemsize != sizeof(ScanEntry) or not entries.flags.c_contiguous or entries.ndim != 1:
             raise ValueError("entries must be a contiguous array of 32-byte index entries")
         if feed_bytes_max < 1:
@@ -46,9 +49,11 @@ cdef class BatchScan:
         self.entries = entries
         self.count = len(entries)
         self.feed_bytes_max = feed_bytes_max
+        self.disorder_ms = disorder_ms
         # A feed ends at most one batch that began earlier, and batches are at least a header long.
         columns = min(feed_bytes_max // BATCH_HEADER_BYTES + 2, self.count)
         self.record_counts = np.zeros(self.count, np.int32)
+        self.min_timestamps = np.zeros(self.count, np.int64)
         self.leader_epochs = np.zeros(columns, np.int32)
         self.attributes = np.zeros(columns, np.int16)
         self.producer_ids = np.zeros(columns, np.int64)
@@ -58,6 +63,7 @@ cdef class BatchScan:
         self.coordinator_epochs = np.zeros(columns, np.int32)
         self.entry = <const ScanEntry*><size_t>entries.ctypes.data
         self.record_count = <int32_t*><size_t>self.record_counts.ctypes.data
+        self.min_timestamp = <int64_t*><size_t>self.min_timestamps.ctypes.data
         self.leader_epoch = <int32_t*><size_t>self.leader_epochs.ctypes.data
         self.attribute = <int16_t*><size_t>self.attributes.ctypes.data
         self.producer_id = <int64_t*><size_t>self.producer_ids.ctypes.data
@@ -148,6 +154,8 @@ cdef class BatchScan:
         if load_i32(p + 57) < 0:
             return PROBLEM_RECORD_COUNT
         self.record_count[self.done] = load_i32(p + 57)
+        self.min_timestamp[self.done] = min_timestamp_of(
+            load_i16(p + 21), load_i32(p + 57), load_i64(p + 27), load_i64(p + 35), self.disorder_ms)
         self.leader_epoch[column] = load_i32(p + 12)
         self.attribute[column] = load_i16(p + 21)
         self.producer_id[column] = load_i64(p + 43)

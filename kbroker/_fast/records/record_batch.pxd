@@ -59,6 +59,7 @@ cdef struct ValidationResult:
     int32_t first_bad_record      # index for recordErrors, -1 when the batch as a whole is at fault
     int32_t reason                # index into record_batch.REASONS (Python: reason_text(reason))
     bint renumber                 # compressed records whose offset deltas are not 0, 1, 2, ...: re-encode (recode.pxd)
+    int64_t disorder_ms           # how far the smallest timestamp is below the base timestamp; 0 where LogAppendTime
 
 cdef enum:
     RECORD_FAULTS_MAX = 10000     # bounds the answer to a batch that decompresses to millions of bad records

@@ -14,6 +14,7 @@ class ValidationOutcome(NamedTuple):
     first_bad_record: int
     true_max_timestamp: int
     renumber: bool = False
+    disorder_ms: int = 0
 
 def reason_text(reason: int) -> str: ...
 def validate(

@@ -115,8 +115,9 @@ REASONS = (
 )
 
 ValidationOutcome = namedtuple(
-    "ValidationOutcome", ["error_code", "message", "first_bad_record", "true_max_timestamp", "renumber"],
-    defaults=[False])
+    "ValidationOutcome",
+    ["error_code", "message", "first_bad_record", "true_max_timestamp", "renumber", "disorder_ms"],
+    defaults=[False, 0])
 
 
 class CorruptRecordsError(ValueError):
@@ -204,6 +205,7 @@ cdef int validate_batch(const uint8_t* p, Py_ssize_t n, const ValidationRules* r
     result.first_bad_record = -1
     result.reason = REASON_NONE
     result.renumber = False
+    result.disorder_ms = 0
     _forget(faults)
     code = _frame(p, n, &reason)
     if code != 0:
@@ -248,6 +250,8 @@ cdef struct Judge:
     int64_t timestamp_min         # of what the topic accepts
     int64_t timestamp_max
     int64_t max_timestamp
+    int64_t min_timestamp         # or the base timestamp, if that is smaller
+    int64_t usual_min             # of a timestamp that is accepted and not below the base timestamp
     int64_t record_bytes_max      # of one record after its length
     int32_t index                 # of the next record
     int32_t first_bad_record
@@ -271,6 +275,8 @@ cdef Judge _judge(const ValidationRules* rules, const BatchInfo* info, Faults* f
     j.timestamp_min = now - before if now >= 0 or before <= now - INT64_MIN else INT64_MIN
     j.timestamp_max = now + after if now <= 0 or after <= INT64_MAX - now else INT64_MAX
     j.max_timestamp = -1
+    j.min_timestamp = info.base_timestamp
+    j.usual_min = max(j.timestamp_min, info.base_timestamp)
     j.record_bytes_max = rules.max_decompressed_message_bytes if info.attributes & CODEC_MASK else INT64_MAX
     j.index = 0
     j.first_bad_record = -1
@@ -313,6 +319,12 @@ cdef void _blame(Judge* j, int code, int32_t reason) noexcept nogil:
         _name(j.faults, j.index, reason)
 
 
+cdef void _judge_unusual(Judge* j, int64_t timestamp) noexcept nogil:
+    if timestamp < j.timestamp_min or timestamp > j.timestamp_max:
+        _blame(j, INVALID_TIMESTAMP, REASON_TIMESTAMP_RANGE)
+    j.min_timestamp = min(j.min_timestamp, timestamp)
+
+
 cdef inline int _judge_record(Judge* j, int64_t timestamp_delta, int32_t offset_delta, bint has_key) noexcept nogil:
     """Judges what is not structure, and counts the record. Not 0: an error that ends the scan."""
     cdef int64_t timestamp = <int64_t>(<uint64_t>j.base_timestamp + <uint64_t>timestamp_delta)
@@ -323,10 +335,12 @@ cdef inline int _judge_record(Judge* j, int64_t timestamp_delta, int32_t offset_
     if j.compacted and not has_key:
         _blame(j, INVALID_RECORD, REASON_NULL_KEY)
     elif not j.log_append_time and timestamp != -1:
-        if timestamp < j.timestamp_min or timestamp > j.timestamp_max:
-            _blame(j, INVALID_TIMESTAMP, REASON_TIMESTAMP_RANGE)
-    elif j.marked_log_append_time:
-        _blame(j, INVALID_TIMESTAMP, REASON_TIMESTAMP_TYPE)
+        if timestamp < j.usual_min or timestamp > j.timestamp_max:
+            _judge_unusual(j, timestamp)
+    else:
+        if j.marked_log_append_time:
+            _blame(j, INVALID_TIMESTAMP, REASON_TIMESTAMP_TYPE)
+        j.min_timestamp = min(j.min_timestamp, timestamp)
     if timestamp > j.max_timestamp:
         j.max_timestamp = timestamp
     j.index += 1
@@ -358,6 +372,12 @@ cdef int _judge_records(Judge* j, Cursor* c, int32_t count) noexcept nogil:
     return 0
 
 
+cdef int64_t _disorder_ms(const Judge* j) noexcept nogil:
+    """Saturating: clients may send any timestamps."""
+    cdef uint64_t disorder_ms = <uint64_t>j.base_timestamp - <uint64_t>j.min_timestamp
+    return <int64_t>min(disorder_ms, <uint64_t>INT64_MAX)
+
+
 cdef int _verdict(const Judge* j, int reason, ValidationResult* result) noexcept nogil:
     """Turns the end of a scan into a result; `reason` is the structural error that ended it, or 0."""
     if reason != 0:
@@ -367,6 +387,7 @@ cdef int _verdict(const Judge* j, int reason, ValidationResult* result) noexcept
         return _fault(result, INVALID_RECORD, reason)
     result.first_bad_record = j.first_bad_record
     result.true_max_timestamp = -1 if j.log_append_time else j.max_timestamp
+    result.disorder_ms = 0 if j.log_append_time else _disorder_ms(j)
     result.reason = j.reason
     result.renumber = j.renumber
     return j.code
@@ -485,6 +506,7 @@ cdef int validate_compressed(const uint8_t* p, const ValidationRules* rules, con
     result.first_bad_record = -1
     result.reason = REASON_NONE
     result.renumber = False
+    result.disorder_ms = 0
     _forget(faults)
     reason = _judge_compressed(&j, p, info, room)
     if reason == VALIDATE_COMPRESSED:
@@ -551,6 +573,6 @@ def validate(batch, *, int64_t now_ms=0, int64_t before_max_ms=INT64_MAX, int64_
             stamp_timestamps(<uint8_t*>view.buf, &info, &rules, &result)
         return ValidationOutcome(
             code, REASONS[result.reason], result.first_bad_record, result.true_max_timestamp,
-            code == 0 and result.renumber)
+            code == 0 and result.renumber, result.disorder_ms if code == 0 else 0)
     finally:
         PyBuffer_Release(&view)

@@ -7,7 +7,7 @@ raise CorruptRecordsError. Views they yield borrow from the buffer that was pass
 from collections import namedtuple
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
@@ -421,6 +421,15 @@ def max_timestamp_record(batch):
             best = reader.timestamp()
             best_offset = reader.offset()
     return None if best_offset < 0 else (best_offset, best)
+
+
+def min_timestamp(batch):
+    """The smallest timestamp of one batch of any codec; None for an empty batch."""
+    cdef _Reader reader = _reader(batch, False)
+    cdef int64_t smallest = INT64_MAX
+    while reader.step():
+        smallest = min(smallest, reader.timestamp())
+    return None if reader.index == 0 else smallest
 
 
 def parse_marker(batch):

@@ -278,7 +278,7 @@ cdef class ProduceRequest(Request):
             verify = not self.verifications.disabled
         code = partition.append(
             item.recoded if item.recoded != NULL else self.produce.data + item.records.start, &item.info,
-            self.sink.wall_ms, guard, verify, self.connection, &result)
+            item.result.disorder_ms, self.sink.wall_ms, guard, verify, self.connection, &result)
         if code != 0:
             return code
         self.push_pending(None)

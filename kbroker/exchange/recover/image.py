@@ -66,7 +66,7 @@ def _rows(partition: RecoveredPartition, files: _Files, maker: ObjectMaker, now_
         rows.append(
             RefRow(
                 piece.base_offset, piece.end_offset, image.start, image.length, image.crc32c,
-                image.leader_epoch, image.max_timestamp, image.record_count, place,
+                image.leader_epoch, image.max_timestamp, image.record_count, image.times, place,
             )
         )  # fmt: skip
     return rows

@@ -16,7 +16,7 @@ from kbroker.exchange.recover.chain import Piece
 from kbroker.exchange.recover.survey import found_scans
 from kbroker.storage.formats.klix import encode_object
 from kbroker.storage.formats.object_keys import ObjectKeys, klix_key
-from kbroker.storage.manifest.partition_state import RefRow
+from kbroker.storage.manifest.partition_state import RefRow, pack_times
 from kbroker.storage.manifest.record import FileEntry
 from kbroker.storage.stores.conditional_write import create_once
 from kbroker.storage.stores.object_store import ObjectStore
@@ -72,7 +72,8 @@ class ObjectMaker:
         if create_once(self._store, full, data, self._retries, len(data) + 1) is not None:
             raise CorruptionError(f"{full}: does not match its key")
         meta = self._store.head(full)
+        times = pack_times(-1, -1)
         row = RefRow(
-            piece.base_offset, piece.end_offset, 0, len(data), crc, max(epoch, 0), newest, records, 0
+            piece.base_offset, piece.end_offset, 0, len(data), crc, max(epoch, 0), newest, records, times, 0
         )  # the caller sets its object
         return FileEntry(key, len(data), meta.etag, crc), row

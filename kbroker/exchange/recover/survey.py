@@ -24,7 +24,7 @@ from kbroker.storage.formats.kfs_keys import SEGMENT_SUFFIX, KfsKey
 from kbroker.storage.formats.klix import KlixFooter
 from kbroker.storage.formats.object_keys import KlixKey, ObjectKeys, PackKey
 from kbroker.storage.manifest.image import ManifestImage
-from kbroker.storage.manifest.partition_state import KFS, KLIX, PACK, ObjectRef, PartitionState
+from kbroker.storage.manifest.partition_state import KFS, KLIX, PACK, ObjectRef, PartitionState, pack_times, times_of
 from kbroker.storage.manifest.record import FileEntry
 from kbroker.storage.read.copied_objects import is_copy
 from kbroker.storage.read.kfs_read import load_segment
@@ -58,6 +58,7 @@ class FoundImage:
     max_timestamp: int
     record_count: int
     known: bool = False
+    times: int = pack_times(-1, -1)  # as in a reference of the manifest, which alone knows them
 
     @property
     def name(self) -> str:
@@ -149,6 +150,7 @@ class BucketSurvey:
             ref.base_offset, ref.end_offset, generation, rewritten, _epochs_within(state, ref), ref.leader_epoch,
             ref.max_timestamp, ref.record_count,
             known=True,
+            times=times_of(ref.max_timestamp, ref.min_timestamp, ref.late_ms),
         )  # fmt: skip
 
     def _add(self, image: FoundImage) -> None:

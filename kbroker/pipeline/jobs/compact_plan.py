@@ -179,7 +179,7 @@ def swap_of(
     for task in tasks:
         written = results[task.slice.number].written
         for output in written:
-            rows.append(RefRow._make((*output.ref(0)[1:], len(rows))))
+            rows.append(output.row(len(rows)))
         if rows:  # a slice of which nothing is left: its offsets belong to the output before
             rows[-1] = rows[-1]._replace(end_offset=task.slice.end)
         outputs += written

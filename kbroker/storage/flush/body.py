@@ -16,6 +16,7 @@ import numpy as np
 from kbroker import limits
 from kbroker._fast.base.crc32c import combine, crc32c
 from kbroker._fast.records.gather import BatchScan, BatchScanError
+from kbroker._fast.records.time_bounds import time_bounds
 from kbroker.errors import CorruptionError
 from kbroker.storage.flush.fold import PartitionFold
 from kbroker.storage.flush.kfs_flush import build_pair
@@ -23,7 +24,7 @@ from kbroker.storage.flush.pacing import Pacer, spread_bytes
 from kbroker.storage.flush.plan import PlannedImage, PlannedObject
 from kbroker.storage.formats.klix import BATCH_DTYPE, encode_footer
 from kbroker.storage.formats.pack import PackImage, encode_directory
-from kbroker.storage.manifest.partition_state import KFS, PACK
+from kbroker.storage.manifest.partition_state import KFS, PACK, RefRow, times_of
 from kbroker.storage.stores.joined_body import JoinedBody
 from kbroker.storage.stores.object_store import BodySource, BytesBody
 
@@ -81,11 +82,12 @@ class BuiltImage:
     leader_epoch: int
     max_timestamp: int
     record_count: int
+    min_timestamp: int
+    late_ms: int
 
-    def ref(self, file: int) -> list[int]:
-        """The reference in a manifest record; `file` is the object's place in the record."""
-        return [
-            file,
+    def row(self, file: int) -> RefRow:
+        """The reference for a manifest record; `file` is the object's place in the record."""
+        return RefRow(
             self.base_offset,
             self.end_offset,
             self.start,
@@ -94,7 +96,9 @@ class BuiltImage:
             self.leader_epoch,
             self.max_timestamp,
             self.record_count,
-        ]
+            times_of(self.max_timestamp, self.min_timestamp, self.late_ms),
+            file,
+        )
 
 
 @dataclass(slots=True)
@@ -174,6 +178,8 @@ class ObjectBuilder:
         return self._described(plan, scan, start, body.length + len(footer), crc32c(footer, scan.crc))
 
     def _described(self, plan: PlannedImage, scan: BatchScan, start: int, length: int, crc: int) -> BuiltImage:
+        newest = plan.entries["max_timestamp"]
+        min_timestamp, late_ms = time_bounds(newest, scan.min_timestamps, scan.record_counts)
         return BuiltImage(
             topic_id=plan.topic_id,
             partition=plan.partition,
@@ -183,13 +189,15 @@ class ObjectBuilder:
             length=length,
             crc32c=crc,
             leader_epoch=self._fold_of(plan.topic_id, plan.partition).last_epoch,
-            max_timestamp=int(plan.entries["max_timestamp"].max()),
+            max_timestamp=int(newest.max()),
             record_count=int(scan.record_counts.sum(dtype=np.int64)),
+            min_timestamp=min_timestamp,
+            late_ms=late_ms,
         )
 
     def _scan(self, plan: PlannedImage) -> BatchScan:
         fold = self._fold_of(plan.topic_id, plan.partition)
-        scan = BatchScan(plan.entries, limits.FLUSH_FEED_BYTES)
+        scan = BatchScan(plan.entries, limits.FLUSH_FEED_BYTES, plan.disorder_ms)
         try:
             while scan.done < len(plan.entries):
                 before, rate = scan.done, self._pacer.rate

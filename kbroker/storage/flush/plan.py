@@ -7,7 +7,7 @@ others go, sorted, into packs. A partition of a topic in KafScale's format alway
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -52,6 +52,11 @@ class FlushPartition(Protocol):
         """The partition's batches at WAL positions [from_lsn, to_lsn), in order, as an array of INDEX_DTYPE."""
         ...
 
+    def disorder_from(self, offset: int) -> int:
+        """How far, at most, a record's timestamp lies below the base timestamp of its batch, of those that begin at
+        `offset` or above, in ms; -1: not known."""
+        ...
+
 
 @dataclass(slots=True)
 class PlannedImage:
@@ -62,6 +67,7 @@ class PlannedImage:
     partition: int
     entries: Any  # numpy, INDEX_DTYPE
     body_bytes: int
+    disorder_ms: int  # see FlushPartition.disorder_from
 
     @property
     def base_offset(self) -> int:
@@ -209,7 +215,10 @@ def _collect(
         entries = _not_flushed(partition, entries, image)
         if len(entries):
             body_bytes = int(entries["size"].sum(dtype=np.int64))
-            run = PlannedImage(partition.topic, partition.topic_id, partition.index, entries, body_bytes)
+            disorder_ms = partition.disorder_from(int(entries["base_offset"][0]))
+            run = PlannedImage(
+                partition.topic, partition.topic_id, partition.index, entries, body_bytes, disorder_ms
+            )
             runs.append((run, partition))
     return runs, end_lsn
 
@@ -242,7 +251,7 @@ def _cut(run: PlannedImage, bytes_max: int) -> list[PlannedImage]:
         last = max(last, first + 1)
         entries = run.entries[first:last]
         body_bytes = int(costs[last - 1]) - before - ENTRY_BYTES * (last - first)
-        pieces.append(PlannedImage(run.topic, run.topic_id, run.partition, entries, body_bytes))
+        pieces.append(replace(run, entries=entries, body_bytes=body_bytes))
         first = last
     return pieces
 

@@ -133,7 +133,7 @@ class FlushWindow:
             for image in images:
                 deltas = partitions.setdefault(image.topic_id.hex(), {})
                 delta = deltas.setdefault(str(image.partition), {"r": []})
-                delta["r"].append(image.ref(len(named)))
+                delta["r"].append(image.row(len(named)).reference())
                 delta.update(self._folds[image.topic_id, image.partition].delta(image.end_offset))
                 self._add_log_start(delta, self.partitions[image.topic_id, image.partition], grace_ms)
             named.append([file.key, file.size, file.etag, file.crc32c])

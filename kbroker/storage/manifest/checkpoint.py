@@ -21,7 +21,7 @@ from kbroker.storage.manifest.files import CHUNK_BITS, CHUNK_FILES, FileTable
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.key_table import PREFIX_NONE
 from kbroker.storage.manifest.part import PartKind, encode_part
-from kbroker.storage.manifest.partition_state import PartitionState, RowBlock
+from kbroker.storage.manifest.partition_state import FILE, TIMES, PartitionState, RowBlock
 from kbroker.storage.manifest.parts import AHEAD, THREADS, PartFolder, PartRef, ahead
 from kbroker.storage.manifest.record import CHECKPOINT_VERSION, RecordParser
 
@@ -259,8 +259,11 @@ def _weight(state: PartitionState) -> int:
 
 
 def _columns(matrix: np.ndarray) -> list[np.ndarray]:
-    """RefRow's columns, with the number of offsets, which compresses better, instead of the end offset."""
-    return [matrix[:, 0], matrix[:, 1] - matrix[:, 0], *(matrix[:, column] for column in range(2, 9))]
+    """RefRow's columns, with the number of offsets, which compresses better, instead of the end offset, and the halves
+    of `times` at the end."""
+    rest = (matrix[:, column] for column in (*range(2, 8), FILE))
+    times = matrix[:, TIMES]
+    return [matrix[:, 0], matrix[:, 1] - matrix[:, 0], *rest, times >> 32 & 0xFFFFFFFF, times & 0xFFFFFFFF]
 
 
 def _state_json(state: PartitionState) -> dict[str, Any]:

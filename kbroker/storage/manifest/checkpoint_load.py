@@ -131,7 +131,8 @@ class _Loader:
     def matrix(self, part: Part, what: str) -> np.ndarray:
         """References as rows in RefRow's order, each of them checked and counted; they may be of many partitions."""
         parser, files = self.parser, self.image.files
-        base, count, start, length, crc32c, epoch, timestamp, records, file = part.columns
+        base, count, start, length, crc32c, epoch, timestamp, records, file, span, late = part.columns
+        span = span.astype(np.int64) - 1
         chunks = np.array(self.chunks, np.int64)
         chunk, place = file >> CHUNK_BITS, file & (CHUNK_FILES - 1)
         at = np.searchsorted(chunks, chunk)
@@ -149,6 +150,7 @@ class _Loader:
             ("CRC", (crc32c >= 0) & (crc32c <= UINT32_MAX)),
             ("leader epoch", (epoch >= -1) & (epoch <= INT32_MAX)),
             ("timestamp", timestamp >= -INT64_MAX),
+            ("smallest timestamp", (span < 0) | (timestamp >= -INT64_MAX + span)),
             ("records", records >= 0),
         ):
             _require(parser, what, good, name)
@@ -156,7 +158,10 @@ class _Loader:
         which, counts = np.unique(place, return_counts=True)
         live[which] += counts.astype(np.int32)
         matrix = np.empty((len(base), ROW_COLUMNS), np.int64)
-        for column, values in enumerate((base, base + count, start, length, crc32c, epoch, timestamp, records, place)):
+        times = span + 1 << 32 | late
+        for column, values in enumerate(
+            (base, base + count, start, length, crc32c, epoch, timestamp, records, times, place)
+        ):
             matrix[:, column] = values
         return matrix
 

@@ -1,7 +1,7 @@
 """Checkpoints of the manifest, version 1, which are only read: the whole image as one JSON object.
 
-Every object is a JSON list there; a partition's references are base64 of nine columns (RefRow's order) of little-endian
-int64. docs/formats/manifest.md has the table.
+Every object is a JSON list there; a partition's references are base64 of nine columns (RefRow's order, without `times`)
+of little-endian int64. docs/formats/manifest.md has the table.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 
 from kbroker.storage.manifest.checkpoint_state import check_ends, check_files, read_head, read_state
 from kbroker.storage.manifest.image import ManifestImage
-from kbroker.storage.manifest.partition_state import PartitionState, RefRow
+from kbroker.storage.manifest.partition_state import PartitionState, RefRow, pack_times
 from kbroker.storage.manifest.record import UINT32_MAX, RecordParser
 
-_COLUMNS = len(RefRow._fields)
+_COLUMNS = 9
 
 
 def read_checkpoint_v1(payload: Any, root: str, name: str, producer_ids_max: int = 0) -> ManifestImage:
@@ -75,4 +75,5 @@ def _read_rows(parser: RecordParser, value: Any, what: str) -> list[RefRow]:
     if sys.byteorder == "big":
         values.byteswap()
     count = len(values) // _COLUMNS
-    return [RefRow(*values[row::count]) for row in range(count)]
+    rows = [values[row::count] for row in range(count)]
+    return [RefRow._make((*row[:-1], pack_times(-1, -1), row[-1])) for row in rows]

@@ -206,6 +206,8 @@ class ManifestImage:
             max_timestamp=row.max_timestamp,
             record_count=row.record_count,
             created_ms=files.created_ms[row.file],
+            min_timestamp=row.min_timestamp,
+            late_ms=row.late_ms,
         )
 
     # -- producers ---------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
     offset size field
     0      4    magic "KBMP"
-    4      2    version, 1
+    4      2    version, 2
     6      1    kind: 1 files, 2 partitions, 3 block
     7      1    reserved, 0
     8      4    length of the JSON
@@ -33,7 +33,7 @@ from kbroker.lazy_numpy import np
 from kbroker.limits import MANIFEST_PART_BYTES_MAX
 
 MAGIC = b"KBMP"
-VERSION = 1
+VERSION = 2
 _FIELDS = struct.Struct("<4sHBxIIII")
 _CRC = struct.Struct("<I")
 HEADER_BYTES = _FIELDS.size + _CRC.size
@@ -47,7 +47,8 @@ class PartKind(IntEnum):
     BLOCK = 3
 
 
-_ROW = ("<i8",) * 9
+_ROW_V1 = ("<i8",) * 9
+_ROW = (*_ROW_V1, "<u4", "<u4")  # 0 in the last two: not known, as all of version 1
 COLUMN_TYPES: dict[PartKind, tuple[str, ...]] = {
     PartKind.FILES: ("<i8", "<u4", "<i8", "<i4", "<i8", "<i8", "<i4", "<u8", "<u8", "<u8", "<i4"),
     PartKind.PARTITIONS: _ROW,
@@ -56,7 +57,7 @@ COLUMN_TYPES: dict[PartKind, tuple[str, ...]] = {
 
 
 class Part(NamedTuple):
-    """A decoded part. The columns are read-only views of the decompressed bytes."""
+    """A decoded part. The columns are read-only views of the decompressed bytes, or zeros where a version has none."""
 
     kind: PartKind
     about: dict[str, Any]
@@ -100,7 +101,7 @@ def decode_part(data: bytes, kind: PartKind, name: str) -> Part:
         with decompression.share(plain_bytes):
             plain = zstandard.ZstdDecompressor().decompress(payload)
         about = json.loads(plain[:head_bytes].decode())
-        return Part(kind, about, _columns(kind, about, plain, head_bytes))
+        return Part(kind, about, _columns(kind, version, about, plain, head_bytes))
     except (ValueError, RecursionError, zstandard.ZstdError) as error:
         raise CorruptionError(f"{name}: payload at {HEADER_BYTES}: {error}") from error
 
@@ -114,11 +115,13 @@ def decode_any_part(data: bytes, name: str) -> Part:
     return decode_part(data, kind, name)
 
 
-def _columns(kind: PartKind, about: Any, plain: bytes, head_bytes: int) -> list[np.ndarray]:
+def _columns(kind: PartKind, version: int, about: Any, plain: bytes, head_bytes: int) -> list[np.ndarray]:
     if not isinstance(about, dict):
         raise ValueError("not a JSON object")
     rows = about.get("n")
     types = [np.dtype(name) for name in COLUMN_TYPES[kind]]
+    later = types[len(_ROW_V1) :] if version == 1 and kind != PartKind.FILES else []
+    del types[len(types) - len(later) :]
     if type(rows) is not int or rows < 0 or head_bytes + rows * sum(t.itemsize for t in types) != len(plain):
         raise ValueError(f"{len(plain) - head_bytes} bytes are not the columns of {rows!r:.40} rows")
     columns = []
@@ -126,4 +129,4 @@ def _columns(kind: PartKind, about: Any, plain: bytes, head_bytes: int) -> list[
     for dtype in types:
         columns.append(np.frombuffer(plain, dtype, rows, position))
         position += rows * dtype.itemsize
-    return columns
+    return columns + [np.zeros(rows, dtype) for dtype in later]

@@ -28,6 +28,8 @@ ProducerEntry = tuple[int, int, int, int, int, tuple[ProducerBatch, ...]]
 AbortedTransaction = tuple[int, int, int, int]
 
 PRODUCER_BATCHES_MAX = 5
+TIMES_UNKNOWN = -(1 << 63)  # a smallest timestamp that is not known: below all others
+SPAN_MAX = (1 << 32) - 2  # of `span_ms` and `late_ms`; a larger one counts as not known
 
 
 class ObjectRef(NamedTuple):
@@ -36,6 +38,9 @@ class ObjectRef(NamedTuple):
     Bytes [start, start + length) of the object at `key` are a complete KLIX image of offsets
     [base_offset, end_offset), or, of a KafScale segment (kind KFS), the batches alone; crc32c is of those bytes, etag
     and size of the whole object. Ranged reads carry the ETag.
+
+    No record is below `min_timestamp`, unless that is TIMES_UNKNOWN. `late_ms` is how far, at most, a record's
+    timestamp lies below the largest one of all batches before its own here: 0 for ordered data, -1 when not known.
     """
 
     key: str
@@ -51,6 +56,8 @@ class ObjectRef(NamedTuple):
     max_timestamp: int
     record_count: int
     created_ms: int
+    min_timestamp: int = TIMES_UNKNOWN
+    late_ms: int = -1
 
 
 def is_same_object(found: ObjectRef | None, ref: ObjectRef) -> bool:
@@ -61,8 +68,23 @@ def is_same_object(found: ObjectRef | None, ref: ObjectRef) -> bool:
     return found._replace(etag=ref.etag) == ref
 
 
+def pack_times(span_ms: int, late_ms: int) -> int:
+    """Both as one integer of a RefRow, 32 bits of each, plus 1: -1 is not known, so 0 says that neither is."""
+    packed = (span_ms + 1) << 32 | (late_ms + 1)
+    return packed - (1 << 64) if packed >> 63 else packed
+
+
+def times_of(max_timestamp: int, min_timestamp: int, late_ms: int) -> int:
+    """`times` of a RefRow, from what an ObjectRef has; what does not fit counts as not known."""
+    span_ms = max_timestamp - min_timestamp if min_timestamp > TIMES_UNKNOWN else -1
+    return pack_times(span_ms if 0 <= span_ms <= SPAN_MAX else -1, late_ms if 0 <= late_ms <= SPAN_MAX else -1)
+
+
 class RefRow(NamedTuple):
-    """One object reference as stored in a state: `file` is the object's place in the image's table."""
+    """One object reference as stored in a state: `file` is the object's place in the image's table.
+
+    `times`: how early its records can be, see `pack_times`.
+    """
 
     base_offset: int
     end_offset: int
@@ -72,10 +94,31 @@ class RefRow(NamedTuple):
     leader_epoch: int
     max_timestamp: int
     record_count: int
+    times: int
     file: int
+
+    @property
+    def span_ms(self) -> int:
+        """Largest timestamp less smallest one; -1: not known."""
+        return (self.times >> 32 & 0xFFFFFFFF) - 1
+
+    @property
+    def late_ms(self) -> int:
+        """See ObjectRef."""
+        return (self.times & 0xFFFFFFFF) - 1
+
+    @property
+    def min_timestamp(self) -> int:
+        """See ObjectRef."""
+        return self.max_timestamp - self.span_ms if self.span_ms >= 0 else TIMES_UNKNOWN
+
+    def reference(self) -> list[int]:
+        """As a manifest record has it."""
+        return [self.file, *self[:8], self.span_ms, self.late_ms]
 
 
 COLUMNS = len(RefRow._fields)
+TIMES, FILE = RefRow._fields.index("times"), RefRow._fields.index("file")
 _STRIDE = COLUMNS - 1  # base offsets are an array of their own, for bisect
 BLOCK_ROWS = 65_536
 

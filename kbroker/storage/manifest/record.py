@@ -11,13 +11,17 @@ from typing import Any, NamedTuple
 from kbroker.errors import CorruptionError
 from kbroker.storage.manifest.partition_state import (
     PRODUCER_BATCHES_MAX,
+    SPAN_MAX,
     AbortedTransaction,
     ProducerEntry,
     RefRow,
+    pack_times,
 )
 
-VERSION = 1  # of records
+VERSION = 2  # of records
 CHECKPOINT_VERSION = 2
+REFERENCE = 11  # values of a reference
+REFERENCE_V1 = 9
 INT64_MAX = (1 << 63) - 1
 INT32_MAX = (1 << 31) - 1
 UINT32_MAX = (1 << 32) - 1
@@ -208,8 +212,16 @@ class RecordParser:
         )
 
     def ref(self, value: Any, what: str, file_sizes: list[int]) -> RefRow:
-        """[file, base, end, start, length, crc32c, leader epoch, max timestamp, records]."""
-        file, base, end, start, length, crc32c, epoch, timestamp, records = self.array(value, what, 9)
+        """[file, base, end, start, length, crc32c, leader epoch, max timestamp, records, span ms, late ms].
+
+        Without the last two, as version 1 has it, these are not known.
+        """
+        items = self.array(value, what)
+        if len(items) == REFERENCE_V1:
+            items = [*items, -1, -1]
+        file, base, end, start, length, crc32c, epoch, timestamp, records, span_ms, late_ms = self.array(
+            items, what, REFERENCE
+        )
         row = RefRow(
             self.integer(base, what),
             self.integer(end, what),
@@ -219,8 +231,11 @@ class RecordParser:
             self.integer(epoch, what, -1, INT32_MAX),
             self.integer(timestamp, what, -INT64_MAX),
             self.integer(records, what),
+            pack_times(self.integer(span_ms, what, -1, SPAN_MAX), self.integer(late_ms, what, -1, SPAN_MAX)),
             self.integer(file, what, 0, len(file_sizes) - 1),
         )
+        if span_ms > timestamp + INT64_MAX:
+            raise self.fail(f"{what}: a smallest timestamp {span_ms} ms below {timestamp}")
         if row.end_offset <= row.base_offset:
             raise self.fail(f"{what}: an object of offsets {base} to {end} is empty")
         if row.start + row.length > file_sizes[row.file]:

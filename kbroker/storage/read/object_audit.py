@@ -1,4 +1,4 @@
-"""Checks of the bucket against the manifest: every CRC, index entry, offset and key.
+"""Checks of the bucket against the manifest: every CRC, index entry, offset and key, and how early records are.
 
 Blocking and read-only; used by ``kbroker object verify``. Every object is read once, in order.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from kbroker._fast.base.crc32c import crc32c
-from kbroker._fast.records.records import BatchHeader, iter_batches
+from kbroker._fast.records.records import LOG_APPEND_TIME_TYPE, BatchHeader, iter_batches, min_timestamp
 from kbroker.errors import CorruptionError
 from kbroker.limits import MANIFEST_PART_BYTES_MAX, MIB, NUMBERED_LOG_OBJECT_BYTES_MAX
 from kbroker.storage.formats.kfs import KfsSegment, batches_of
@@ -32,7 +32,7 @@ from kbroker.storage.ledger.claim_format import decode_claim
 from kbroker.storage.ledger.numbered_log_format import decode_frame, parse_checkpoint_name, parse_record_name
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.part import decode_any_part
-from kbroker.storage.manifest.partition_state import KFS, ObjectRef, PartitionState
+from kbroker.storage.manifest.partition_state import KFS, TIMES_UNKNOWN, ObjectRef, PartitionState
 from kbroker.storage.read.copied_objects import is_copy
 from kbroker.storage.read.kfs_read import load_ref
 from kbroker.storage.stores.object_store import NotFound, ObjectMeta, ObjectStore, PreconditionFailed, read_whole
@@ -78,7 +78,8 @@ def audit_image(data: bytes | memoryview, name: str, ref: ObjectRef | None = Non
     if not faults and index != len(footer):
         faults.append(f"{name}: the index has {len(footer)} entries for {index} batches")
     if not faults and ref is not None:
-        faults += [f"{name}: {fault}" for fault in _ref_faults(footer, ref)]
+        batches = iter_batches(memoryview(data)[: footer.data_length])
+        faults += [f"{name}: {fault}" for fault in (*_ref_faults(footer, ref), *_time_faults(batches, ref))]
     return faults
 
 
@@ -122,6 +123,27 @@ def _ref_faults(footer: KlixFooter, ref: ObjectRef) -> Iterator[str]:
     ):
         if found != named:
             yield f"{what} {found}, the manifest says {named}"
+
+
+def _time_faults(batches: Iterator[tuple[BatchHeader, memoryview]], ref: ObjectRef) -> Iterator[str]:
+    """The first batch with a record that is earlier than the manifest allows. Decompresses."""
+    if ref.min_timestamp == TIMES_UNKNOWN and ref.late_ms < 0:
+        return
+    lowest = newest = ref.min_timestamp
+    for header, batch in batches:
+        if ref.late_ms >= 0:
+            lowest = max(lowest, newest - ref.late_ms)
+        newest = max(newest, header.max_timestamp)
+        if lowest == TIMES_UNKNOWN or header.record_count == 0:
+            continue
+        try:
+            found = header.max_timestamp if header.timestamp_type == LOG_APPEND_TIME_TYPE else min_timestamp(batch)
+        except ValueError as error:
+            yield f"records of the batch at offset {header.base_offset}: {error}"
+            return
+        if found is not None and found < lowest:
+            yield f"timestamp {found} in the batch at offset {header.base_offset}, the manifest says at least {lowest}"
+            return
 
 
 def _batch_faults(segment: KfsSegment, ref: ObjectRef) -> Iterator[str]:
@@ -293,7 +315,8 @@ class BucketAudit:
         except CorruptionError as error:
             yield str(error)
             return
-        yield from (f"{ref.key}: {fault}" for fault in _ref_faults(footer, ref))
+        found = (*_ref_faults(footer, ref), *_time_faults(iter_batches(segment.body), ref))
+        yield from (f"{ref.key}: {fault}" for fault in found)
         yield from self._index_faults(segment, named, index_meta)
 
     def _index_faults(self, segment: KfsSegment, named: NamedImage, index_meta: ObjectMeta | None) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -92,6 +93,17 @@ def joined_footer(footers: Sequence[KlixFooter]) -> bytes:
     return encode_footer(batches)
 
 
+def joined_times(refs: Sequence[ObjectRef]) -> tuple[int, int]:
+    """`min_timestamp` and `late_ms` of adjacent objects as one; what one of them does not know is not known."""
+    newest = max(ref.max_timestamp for ref in refs)
+    smallest = min((ref.min_timestamp for ref in refs if ref.record_count), default=newest)
+    if any(ref.late_ms < 0 for ref in refs):
+        return smallest, -1
+    before = accumulate((ref.max_timestamp for ref in refs), max)
+    gaps = (top - ref.min_timestamp for top, ref in zip(before, refs[1:], strict=False) if ref.record_count)
+    return smallest, max(0, *gaps, *(ref.late_ms for ref in refs))
+
+
 def merged_image(images: Sequence[LoadedImage], place: Place, start: int) -> tuple[BuiltImage, bytes]:
     """The reference and the index of the merged image, at byte `start` of its object."""
     footer = joined_footer([image.footer for image in images])
@@ -100,6 +112,7 @@ def merged_image(images: Sequence[LoadedImage], place: Place, start: int) -> tup
         crc = combine(crc, image.data_crc32c, image.footer.data_length)
         length += image.footer.data_length
     refs = [image.ref for image in images]
+    min_timestamp, late_ms = joined_times(refs)
     built = BuiltImage(
         topic_id=place[0],
         partition=place[1],
@@ -111,5 +124,7 @@ def merged_image(images: Sequence[LoadedImage], place: Place, start: int) -> tup
         leader_epoch=refs[-1].leader_epoch,
         max_timestamp=max(ref.max_timestamp for ref in refs),
         record_count=sum(ref.record_count for ref in refs),
+        min_timestamp=min_timestamp,
+        late_ms=late_ms,
     )
     return built, footer

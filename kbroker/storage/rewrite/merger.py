@@ -243,7 +243,7 @@ class Merger:
 def _add_delta(partitions: dict[str, dict[str, dict[str, Any]]], merge: Merge, built: BuiltImage, file: int) -> None:
     topic_id, partition = merge.place
     delta = partitions.setdefault(topic_id.hex(), {}).setdefault(str(partition), {"r": [], "m": [], "g": 0})
-    delta["r"].append(built.ref(file))
+    delta["r"].append(built.row(file).reference())
     delta["m"] += [ref.base_offset for ref in merge.inputs]
     delta["g"] = max(delta["g"], merge.grace_ms)
 

@@ -21,7 +21,8 @@ from kbroker.storage.manifest.partition_state import ObjectRef, RefRow
 from kbroker.storage.manifest.record import FileEntry, RecordParser
 
 PROPOSALS_DIR = "_proposals"
-VERSION = 1
+VERSION = 2  # of proposal.json
+NOTE_VERSION = 1  # of job.json and result.json
 JOB, PROPOSAL, RESULT = "job.json", "proposal.json", "result.json"
 SMALL_BYTES_MAX = 1 * limits.MIB  # of a job's note or a result
 TAG_LENGTH = 8  # first digits, the proposal's, of the 16 hex digits at the end of an output's key
@@ -131,8 +132,8 @@ def one_line(text: str) -> str:
 # -- encoding --------------------------------------------------------------------------------------------------
 
 
-def _dump(value: dict[str, Any]) -> bytes:
-    return json.dumps({"v": VERSION, **value}, separators=(",", ":")).encode()
+def _dump(value: dict[str, Any], version: int = NOTE_VERSION) -> bytes:
+    return json.dumps({"v": version, **value}, separators=(",", ":")).encode()
 
 
 def encode_job(note: JobNote) -> bytes:
@@ -147,13 +148,13 @@ def encode_proposal(proposal: Proposal) -> bytes:
             "p": swap.partition,
             "i": [list(ref) for ref in swap.inputs],
             "f": [list(file) for file in swap.files],
-            "r": [[row.file, *row[:8]] for row in swap.added],
+            "r": [row.reference() for row in swap.added],
             "c": swap.clean_offset,
             "k": list(swap.gone),
         }
         for swap in proposal.swaps
     ]
-    data = _dump({**proposal._asdict(), "topic_id": proposal.topic_id.hex(), "swaps": swaps})
+    data = _dump({**proposal._asdict(), "topic_id": proposal.topic_id.hex(), "swaps": swaps}, VERSION)
     if len(data) > limits.PROPOSAL_BYTES_MAX:
         raise ValueError(f"a proposal of {len(data)} bytes: at most {limits.PROPOSAL_BYTES_MAX}")
     return data
@@ -167,13 +168,19 @@ def encode_result(result: Result) -> bytes:
 # -- decoding --------------------------------------------------------------------------------------------------
 
 
-def _decoded(data: bytes, key: str, proposal_id: str, read: Callable[[RecordParser, dict[str, Any]], T]) -> T:
+def _decoded(
+    data: bytes,
+    key: str,
+    proposal_id: str,
+    read: Callable[[RecordParser, dict[str, Any]], T],
+    newest: int = NOTE_VERSION,
+) -> T:
     parser = RecordParser(key)
     try:
         payload: Any = json.loads(data)
         record = parser.mapping(payload, "content")
-        if parser.integer(record.get("v"), "v", 1) > VERSION:
-            raise parser.fail(f"version {record['v']} is newer than this kbroker knows ({VERSION})")
+        if parser.integer(record.get("v"), "v", 1) > newest:
+            raise parser.fail(f"version {record['v']} is newer than this kbroker knows ({newest})")
         if record.get("id") != proposal_id:
             raise parser.fail("it has another id than its key")
         return read(parser, record)
@@ -235,7 +242,7 @@ def decode_proposal(data: bytes, key: str, proposal_id: str) -> Proposal:
             swaps,
         )
 
-    return _decoded(data, key, proposal_id, read)
+    return _decoded(data, key, proposal_id, read, VERSION)
 
 
 def _swap(parser: RecordParser, value: Any) -> Swap:

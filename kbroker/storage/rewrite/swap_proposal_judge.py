@@ -18,7 +18,7 @@ from kbroker.errors import CorruptionError
 from kbroker.storage.formats.object_keys import KlixKey, ObjectKeys, parse_key
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.manifest import Manifest
-from kbroker.storage.manifest.partition_state import KFS, KLIX, ObjectRef, PartitionState, RefRow
+from kbroker.storage.manifest.partition_state import KFS, KLIX, ObjectRef, PartitionState
 from kbroker.storage.manifest.record import INT64_MAX
 from kbroker.storage.rewrite.object_swap import ReservedKeys, are_current
 from kbroker.storage.rewrite.swap_proposal import (
@@ -279,7 +279,7 @@ class ProposalJudge:
         latest_ms = min(self._clock.now_ms() + rules.delete_retention_ms, INT64_MAX)
         delta["z"] = max(state.horizon_ms, latest_ms)
         if swap.added:
-            delta["r"] = [_ref(row, first_file + row.file) for row in swap.added]
+            delta["r"] = [row._replace(file=first_file + row.file).reference() for row in swap.added]
             delta["m"] = [ref.base_offset for ref in swap.inputs]
             delta["g"] = rules.grace_ms
         return delta
@@ -314,10 +314,6 @@ def _more_than(inputs: Sequence[ObjectRef], swap: Swap) -> str | None:
     if epochs[0] > epochs[1]:
         return f"leader epoch {epochs[0]} is above {epochs[1]}"
     return None
-
-
-def _ref(row: RefRow, file: int) -> list[int]:
-    return [file, *row[:8]]
 
 
 def _generation(relative_key: str) -> int:

@@ -51,7 +51,7 @@ def image_of(*rows: tuple[int, int, int]) -> ManifestImage:
     image = ManifestImage()
     state = PartitionState(TOPIC_ID, 0)
     for first, end, timestamp in rows:
-        state.append(RefRow(first, end, 0, 1, 0, 0, timestamp, end - first, 0))
+        state.append(RefRow(first, end, 0, 1, 0, 0, timestamp, end - first, 0, 0))
     image.partitions[TOPIC_ID] = {0: state}
     return image
 

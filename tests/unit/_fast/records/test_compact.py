@@ -13,9 +13,11 @@ from kbroker._fast.records.records import (
     build_control_batch,
     iter_batches,
     iter_records,
+    min_timestamp,
     parse_batch_header,
 )
 from kbroker._fast.records.section_codec import PlainSections
+from kbroker.storage.manifest.partition_state import TIMES_UNKNOWN
 
 NOW_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
@@ -38,9 +40,12 @@ def compact(
     batch_filter.feed(data if second is None else second)
     out, entries = batch_filter.take()
     found = list(iter_batches(out, check_crc=True))
-    assert [row[:6] for row in struct.iter_unpack("=qqIiii", entries)] == [
-        (h.base_offset, h.max_timestamp, h.size, h.last_offset_delta, h.record_count, h.leader_epoch) for h, _ in found
-    ]
+    for row, (header, made) in zip(struct.iter_unpack("=qqqIiii", entries), found, strict=True):
+        assert row[:2] == (header.base_offset, header.max_timestamp)
+        assert row[3:] == (header.size, header.last_offset_delta, header.record_count, header.leader_epoch)
+        smallest = min_timestamp(made)
+        wanted = header.max_timestamp if smallest is None else smallest
+        assert row[2] == wanted or (row[2] == TIMES_UNKNOWN and header.base_offset >= scan.next_offset)
     return found
 
 

@@ -255,7 +255,7 @@ def test_record_timestamps_wrap_like_java() -> None:
     body = twin.encode_record(twin.TwinRecord(2**63 - 1, 0, b"k", b"v", []))
     # The sum is -2^63 + NOW - 1: exact arithmetic finds it out of any range below 2^63.
     assert_refused(with_body(body, 1), BAD_TIME, "timestamp", first_bad_record=0)
-    assert validate(with_body(body, 1), now_ms=-1) == ValidationOutcome(OK, "", -1, -1)
+    assert validate(with_body(body, 1), now_ms=-1) == ValidationOutcome(OK, "", -1, -1, False, 2**63 - 1)
 
 
 # -- stamping -------------------------------------------------------------------------------------------------
@@ -325,6 +325,7 @@ def agrees(batch: bytes, rules: dict[str, Any]) -> None:
     assert (outcome.error_code, outcome.first_bad_record) == (expected.error_code, expected.first_bad_record)
     if expected.error_code == OK:
         assert outcome.true_max_timestamp == expected.true_max_timestamp
+        assert outcome.disorder_ms == expected.disorder_ms
 
 
 @given(RECORDS, RULES, st.sampled_from(CODECS), st.integers(0, 15))

@@ -157,7 +157,7 @@ def test_a_cluster_that_is_owned_is_refused(cluster):
 def test_a_newer_version_is_no_damage(cluster):
     key = data_records(cluster)[0]
     frame = decode_frame(cluster.store.get(key), key)
-    content = {"kind": "manifest", "payload": {"v": 2, "t": NOW}}
+    content = {"kind": "manifest", "payload": {"v": 3, "t": NOW}}
     cluster.store.put(key, encode_frame(FrameKind.RECORD, frame.number, frame.epoch, frame.nonce, content))
     with pytest.raises(SourceError, match="newer kbroker"):
         cluster.recover()

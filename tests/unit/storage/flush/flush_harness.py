@@ -6,6 +6,7 @@ import os
 import select
 import uuid
 
+from kbroker._fast.records.record_batch import validate
 from kbroker._fast.records.records import build_batch
 from kbroker._fast.wal.arena import Arena
 from kbroker._fast.wal.commit import FastAppendWait
@@ -52,6 +53,12 @@ def topic_id(name: str) -> bytes:
 
 def batch(values, *, timestamp=NOW_MS, **options) -> bytes:
     return build_batch([(None, value, timestamp, None) for value in values], **options)
+
+
+def disorder_ms_of(data: bytes) -> int:
+    """What the check of produced batches tells a partition; -1 for a batch that it would refuse."""
+    outcome = validate(data)
+    return outcome.disorder_ms if outcome.error_code == 0 else -1
 
 
 class Storage:
@@ -104,7 +111,7 @@ class Storage:
         hot = self.table.partition(topic, partition)
         for _ in range(1000):
             try:
-                return hot.append_bytes(data, self.clock.now_ms())[0]
+                return hot.append_bytes(data, self.clock.now_ms(), disorder_ms=disorder_ms_of(data))[0]
             except FastAppendWait:
                 self.wait_for_wal("room")
         raise AssertionError("the WAL has no room")

@@ -3,11 +3,14 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kbroker.errors import CorruptionError
 from kbroker.storage.formats.object_keys import klix_key, pack_key
 from kbroker.storage.manifest.checkpoint import read_checkpoint, write_checkpoint
 from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.partition_state import SPAN_MAX, TIMES_UNKNOWN, RefRow, times_of
 from kbroker.storage.manifest.record_apply import apply_payload
 from kbroker.storage.read.object_reader import cache_beside
 
@@ -82,7 +85,7 @@ def test_find_gives_the_object_of_an_offset():
         (record([], {"-1": {}}), "not a partition number"),
         (record([], {"01": {}}), "not a partition number"),
         (record([file("../up")], {0: {"r": [ref(0, 30, 40)]}}), "not a key below the root"),
-        ({"v": 2, "t": 1}, "newer than this kbroker"),
+        ({"v": 3, "t": 1}, "newer than this kbroker"),
         ({"t": 1}, "v: None"),
         ([], "not an object"),
         (record(w=["dir", 5]) | {"w": ["dir"]}, "a list of 2"),
@@ -204,6 +207,49 @@ def test_checkpoint_without_a_part_is_refused(damage):
     del payload[damage]
     with pytest.raises(CorruptionError, match="checkpoint 9"):
         read_checkpoint(payload, "", "checkpoint 9")
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_references_without_times_know_none(version):
+    image = ManifestImage()
+    apply_payload(image, record([file(klix(0))], {0: {"e": 5, "r": [ref(0, 0, 5)]}}, v=version))
+    found = image.find(TOPIC, 0, 0)
+    assert (found.min_timestamp, found.late_ms) == (TIMES_UNKNOWN, -1)
+    assert image.partition(TOPIC, 0).row(0).reference() == [*ref(0, 0, 5), -1, -1]
+
+
+@pytest.mark.parametrize(
+    "times",
+    [[-2, 0], [0, -2], [SPAN_MAX + 1, 0], [0, SPAN_MAX + 1], [0], [0, 0, 0], ["1", 0], [None, None], [0.0, 0]],
+)
+def test_times_that_cannot_be_are_corruption_of_the_record(times):
+    payload = record([file(klix(0))], {0: {"e": 5, "r": [[*ref(0, 0, 5), *times]]}}, v=2)
+    with pytest.raises(CorruptionError, match=f"record 7: partition {HEX}/0"):
+        apply_payload(ManifestImage(), payload, "record 7")
+
+
+def test_a_smallest_timestamp_below_all_numbers_is_corruption_of_the_record():
+    low = -(1 << 63) + 1
+    for span_ms in (0, 1):
+        payload = record([file(klix(0))], {0: {"e": 5, "r": [[*ref(0, 0, 5, timestamp=low), span_ms, 0]]}}, v=2)
+        if span_ms:
+            with pytest.raises(CorruptionError, match=r"record 7: .* smallest timestamp"):
+                apply_payload(ManifestImage(), payload, "record 7")
+        else:
+            apply_payload(ManifestImage(), payload, "record 7")
+
+
+@given(st.integers(-(1 << 63) + 1, (1 << 63) - 1), st.integers(-(1 << 63), (1 << 63) - 1), st.integers(-1, 1 << 64))
+def test_times_of_a_row_are_what_it_was_given_or_not_known(newest, smallest, late_ms):
+    row = RefRow(0, 5, 0, 100, 9, 1, newest, 5, times_of(newest, smallest, late_ms), 0)
+    assert row.min_timestamp in (smallest, TIMES_UNKNOWN)
+    assert row.late_ms in (late_ms, -1)
+    if 0 <= newest - smallest <= SPAN_MAX:
+        assert row.min_timestamp == smallest
+    if late_ms <= SPAN_MAX:
+        assert row.late_ms == late_ms
+    apply_payload(image := ManifestImage(), record([file(klix(0))], {0: {"e": 5, "r": [row.reference()]}}, v=2))
+    assert image.partition(TOPIC, 0).row(0) == row
 
 
 def test_checkpoint_of_a_newer_version_is_refused_by_name():

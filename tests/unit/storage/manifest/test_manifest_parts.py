@@ -16,6 +16,7 @@ from kbroker.storage.manifest import partition_state
 from kbroker.storage.manifest.checkpoint import read_checkpoint, write_checkpoint
 from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.manifest.part import PartKind, decode_part, encode_part
+from kbroker.storage.manifest.partition_state import SPAN_MAX, TIMES_UNKNOWN
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import StoreUnavailable
 from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
@@ -241,6 +242,47 @@ def test_checkpoints_of_version_1_are_read():
     del payload["f"][0]
     with pytest.raises(CorruptionError, match="checkpoint 9"):
         read_checkpoint(payload, "root/", "checkpoint 9")
+
+
+def test_parts_of_version_1_are_read_and_know_no_times():
+    folder = Path(__file__).parent
+    image = read_checkpoint(json.loads((folder / "manifest_checkpoint_parts_v1.json").read_text()), "root/", "c")
+    same = read_checkpoint(json.loads((folder / "manifest_checkpoint_v1.json").read_text()), "root/", "c")
+    for partition in (0, 2):
+        found = list(image.objects_from(TOPIC, partition))
+        assert found == list(same.objects_from(TOPIC, partition))
+        assert {(ref.min_timestamp, ref.late_ms) for ref in found} == {(TIMES_UNKNOWN, -1)}
+
+
+def test_times_go_through_a_checkpoint(store):
+    manifest = opened(store)
+    wanted = []
+    for partition, (span_ms, late_ms) in enumerate(
+        [(-1, -1), (0, 0), (5, -1), (-1, 5), (SPAN_MAX, SPAN_MAX), (1 << 31, 1 << 31)]
+    ):
+        row = [0, 0, 2, 0, 10, 1, 1, 1_000, 2, span_ms, late_ms]
+        key = klix_key("t", TOPIC, partition, 0)
+        manifest.commit({"f": [[key, 10, "e", 1]], "p": {TOPIC.hex(): {str(partition): {"e": 2, "l": 2, "r": [row]}}}})
+        wanted.append((1_000 - span_ms if span_ms >= 0 else TIMES_UNKNOWN, late_ms))
+    manifest.checkpoint()
+    loaded = opened(store, 0)
+    assert refs(loaded) == refs(manifest)
+    found = [loaded.image.find(TOPIC, partition, 0) for partition in range(len(wanted))]
+    assert [(ref.min_timestamp, ref.late_ms) for ref in found] == wanted
+
+
+def test_a_smallest_timestamp_below_all_numbers_is_corruption(store):
+    manifest = opened(store)
+    row = [0, 0, 2, 0, 10, 1, 1, -(1 << 63) + 4, 2, 3, 0]
+    manifest.commit({"f": [[klix_key("t", TOPIC, 0, 0), 10, "e", 1]], "p": {TOPIC.hex(): {"0": {"e": 2, "r": [row]}}}})
+    payload = json.loads(json.dumps(write_checkpoint(manifest.image)))
+    part = decode_part(parts.b64decode(payload["p"][0][3]), PartKind.PARTITIONS, "p")
+    columns = [column.copy() for column in part.columns]
+    columns[9][0] += 1
+    data = encode_part(PartKind.PARTITIONS, {"p": part.about["p"]}, columns)
+    payload["p"][0] = parts.PartRef("0" * 32, len(data), parts.crc32c(data), data).to_json()
+    with pytest.raises(CorruptionError, match=r"checkpoint 5.*smallest timestamp of row 0"):
+        read_checkpoint(payload, KEYS.root, "checkpoint 5")
 
 
 def test_checkpoints_follow_the_clock(store):

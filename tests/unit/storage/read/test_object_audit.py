@@ -10,6 +10,7 @@ from kbroker.storage.formats.klix import encode_object
 from kbroker.storage.formats.pack import PackDirectory
 from kbroker.storage.ledger.claim_format import ClaimRecord, encode_claim
 from kbroker.storage.ledger.numbered_log_format import FrameKind, encode_frame, record_name
+from kbroker.storage.manifest.partition_state import TIMES_UNKNOWN
 from kbroker.storage.manifest.record_apply import apply_payload
 from kbroker.storage.read import object_audit
 from kbroker.storage.read.object_audit import BucketAudit, audit_image
@@ -234,6 +235,40 @@ def test_damaged_records_of_the_logs_and_claims(bucket) -> None:
         bucket.store.put(key, data[:-1])
         assert [fault for fault in faults(bucket) if fault.startswith(key)]
         bucket.store.put(key, data)
+
+
+def bounded(bucket: ObjectBucket, offset: int, min_timestamp: int, late_ms: int) -> list[str]:
+    """Faults of one object under these bounds, without its key."""
+    found = ref(bucket, offset)._replace(min_timestamp=min_timestamp, late_ms=late_ms)
+    data = bucket.store.get(found.key, found.start, found.length, if_match=found.etag)
+    return audit_image(data, "x", found)
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_records_earlier_than_the_manifest_says_are_found(codec) -> None:
+    bucket = ObjectBucket()
+    late = build_batch([(b"a", b"b", NOW + time, []) for time in (7, 2)], base_offset=6, codec=codec)
+    bucket.klix("t", 0, batches(0, 2, codec=codec) + late)
+    assert bounded(bucket, 0, TIMES_UNKNOWN, -1) == bounded(bucket, 0, NOW, 3) == bounded(bucket, 0, NOW, -1) == []
+    assert bounded(bucket, 0, TIMES_UNKNOWN, 3) == []
+    assert bounded(bucket, 0, NOW + 1, -1) == [
+        f"x: timestamp {NOW} in the batch at offset 0, the manifest says at least {NOW + 1}"
+    ]
+    for min_timestamp in (NOW, TIMES_UNKNOWN):
+        assert bounded(bucket, 0, min_timestamp, 2) == [
+            f"x: timestamp {NOW + 2} in the batch at offset 6, the manifest says at least {NOW + 3}"
+        ]
+
+
+def test_records_that_do_not_parse_are_found_where_their_times_are_checked() -> None:
+    bucket = ObjectBucket()
+    data = bytearray(batch(0))
+    data[61] = 0xFF
+    seal(data)
+    bucket.klix("t", 0, bytes(data))
+    assert bounded(bucket, 0, TIMES_UNKNOWN, -1) == []
+    (fault,) = bounded(bucket, 0, NOW, 0)
+    assert fault.startswith("x: records of the batch at offset 0: record 0: ")
 
 
 def test_a_store_that_cannot_be_read_is_no_fault(bucket) -> None:

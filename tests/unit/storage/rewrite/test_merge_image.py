@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from kbroker._fast.base.crc32c import combine, crc32c
 from kbroker.errors import CorruptionError
 from kbroker.storage.formats.klix import encode_object
-from kbroker.storage.rewrite.merge_image import crc_without_end, load_image, merged_image
+from kbroker.storage.manifest.partition_state import SPAN_MAX, TIMES_UNKNOWN, ObjectRef
+from kbroker.storage.rewrite.merge_image import crc_without_end, joined_times, load_image, merged_image
 from kbroker.storage.rewrite.merge_source import MergeSource
+from tests.reference.time_bounds import broken_bound, true_bounds
 from tests.unit.storage.read.object_bucket import KEYS, ObjectBucket, batches, topic_id
 
 
@@ -42,8 +44,49 @@ def test_index_and_reference_of_several_images_as_one(whole):
     wanted = encode_object(everything)
     built, footer = merged_image(loaded(bucket, whole), (topic_id("t"), 0), 77)
     assert everything + footer == wanted
-    assert built.ref(3) == [3, 0, 33, 77, len(wanted), crc32c(wanted), 1, built.max_timestamp, 33]
+    reference = [3, 0, 33, 77, len(wanted), crc32c(wanted), 1, built.max_timestamp, 33, -1, -1]
+    assert built.row(3).reference() == reference
     assert built.max_timestamp == max(ref.max_timestamp for ref in bucket.image.objects_from(topic_id("t"), 0))
+
+
+TIMES = st.integers(0, 100) | st.just(-1) | st.integers(-(2**63), 2**63 - 1)
+IMAGES = st.lists(
+    st.lists(st.lists(TIMES, max_size=3).map(lambda times: (max([-1, *times]), times)), min_size=1, max_size=3),
+    min_size=1, max_size=5,
+)  # fmt: skip
+
+
+def ref_of(times):
+    """A reference of which only the fields that merging looks at matter."""
+    smallest, late_ms = true_bounds(times)
+    return ObjectRef(
+        key="k", kind="klix", base_offset=0, end_offset=1, start=0, length=1, size=1, etag="e", crc32c=1,
+        leader_epoch=1, max_timestamp=max(newest for newest, _ in times),
+        record_count=sum(len(found) for _, found in times), created_ms=1, min_timestamp=smallest, late_ms=late_ms,
+    )  # fmt: skip
+
+
+@given(IMAGES)
+def test_times_of_several_images_are_those_of_all_their_batches(images):
+    refs = [ref_of(times) for times in images]
+    smallest, late_ms = joined_times(refs)
+    everything = [batch for times in images for batch in times]
+    assert broken_bound(everything, refs[0]._replace(min_timestamp=smallest, late_ms=late_ms)) is None
+    if all(found for _, found in everything):
+        assert (smallest, late_ms) == true_bounds(everything)
+
+
+def test_what_one_image_does_not_know_is_not_known():
+    known, later = ref_of([(10, [5, 10])]), ref_of([(20, [15, 20])])
+    assert joined_times([known, later]) == (5, 0)
+    assert joined_times([later, known]) == (5, 15)
+    assert joined_times([known, later._replace(late_ms=-1)]) == (5, -1)
+    smallest, late_ms = joined_times([known, later._replace(min_timestamp=TIMES_UNKNOWN)])
+    assert smallest == TIMES_UNKNOWN
+    assert late_ms > SPAN_MAX
+    empty = ref_of([(3, [])])
+    assert joined_times([empty, known]) == (5, 0)
+    assert joined_times([empty, empty]) == (3, 0)
 
 
 def test_gaps_between_images_are_not_kept_in_memory():

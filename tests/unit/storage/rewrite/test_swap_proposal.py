@@ -11,6 +11,7 @@ from kbroker._fast.base.crc32c import crc32c
 from kbroker.clock import ManualClock
 from kbroker.errors import CorruptionError
 from kbroker.storage.formats.klix import encode_object
+from kbroker.storage.manifest.partition_state import TIMES_UNKNOWN
 from kbroker.storage.read.object_audit import BucketAudit
 from kbroker.storage.rewrite.object_swap import ReservedKeys
 from kbroker.storage.rewrite.swap_proposal import (
@@ -93,6 +94,25 @@ def test_what_is_written_is_read(side):
     assert job.answer() == result_of(side, job.id)
 
 
+def test_a_proposal_of_version_1_is_read_and_knows_no_times(side):
+    fill(side)
+    job, proposal = side.proposed()
+    assert all(row.span_ms >= 0 and row.late_ms >= 0 for row in proposal.swaps[0].added)
+    old = json.loads(encode_proposal(proposal))
+    assert old["v"] == 2
+    old["v"] = 1
+    for swap in old["swaps"]:
+        swap["r"] = [row[:9] for row in swap["r"]]
+    store_proposal(side, json.dumps(old).encode(), job.id)
+    assert side.inbox.look() == 1
+    assert [outcome.status for outcome in job.answer().outcomes] == [SWAPPED]
+    ref = side.s.manifest.image.find(topic_id("t"), 0, 0)
+    assert (ref.min_timestamp, ref.late_ms) == (TIMES_UNKNOWN, -1)
+    assert side.contents() == COMPACTED
+    job.close()
+    side.check()
+
+
 # -- answers ------------------------------------------------------------------------------------------------------
 
 
@@ -157,7 +177,7 @@ def test_a_swap_removes_aborted_transactions_that_the_log_serves_no_longer(side)
 @pytest.mark.parametrize(
     "data",
     [
-        b"", b"{}", b"[]", b"null", b"\xff\xfe", b'{"v":1}', b"[" * 100_000, b'{"v":2,"id":"%s"}' % ID.encode(),
+        b"", b"{}", b"[]", b"null", b"\xff\xfe", b'{"v":1}', b"[" * 100_000, b'{"v":3,"id":"%s"}' % ID.encode(),
         b'{"v":1,"id":"0"}', json.dumps({"v": 1, "id": ID, "kind": "explode"}).encode(),
         json.dumps({"v": 1, "id": ID, "kind": "compact", "topic": "t", "topic_id": "x", "swaps": []}).encode(),
         json.dumps({"v": 1, "id": ID, "kind": "compact", "topic": "t" * 10_000, "swaps": [1]}).encode(),
