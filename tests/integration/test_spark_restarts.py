@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +13,7 @@ import scenarios
 import spark_session
 from broker_process import BrokerProcess
 from conftest import SMALL, require
+from killed_driver import KilledDriver
 from scenarios import IDEMPOTENT, new_topic
 from spark_stream_program import SOURCES
 from test_client_confluent import CLIENT as CONFLUENT
@@ -26,52 +23,6 @@ pytestmark = [pytest.mark.spark]
 SEED_VARIABLE = "KBROKER_SPARK_SEED"
 RECORDS_PER_ROUND = 400
 PARTITIONS = 3
-
-
-class Driver:
-    """The program with both streams, in a process group of its own."""
-
-    def __init__(self, folder: Path, broker: BrokerProcess, objects: Path, topic: str) -> None:
-        self._folder, self._broker, self._objects, self._topic = folder, broker, objects, topic
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self, mode: str) -> subprocess.Popen[bytes]:
-        """Starts it, and waits until its streams run."""
-        program = Path(__file__).with_name("spark_stream_program.py")
-        command = [sys.executable, str(program), mode, str(self._folder), self._broker.bootstrap]
-        with open(self._folder / "driver.log", "ab") as log:
-            self._process = subprocess.Popen(
-                [*command, f"file:{self._objects}", self._topic],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env={**os.environ, **spark_session.environment()},
-                start_new_session=True,
-            )
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.strip() == b"running":
-                return self._process
-        raise AssertionError(f"the driver ended:\n{self.log()[-6000:]}")
-
-    def log(self) -> str:
-        return (self._folder / "driver.log").read_text(errors="replace")
-
-    def runs(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def run_for(self, seconds: float) -> None:
-        """Lets it run so long, or until it exits."""
-        assert self._process is not None
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(seconds)
-
-    def kill(self) -> None:
-        """kill -9 of Python and JVM; Spark's workers end when their sockets do."""
-        if self._process is not None and self._process.stdout is not None and not self._process.stdout.closed:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-            self._process.stdout.close()
 
 
 @pytest.fixture
@@ -99,7 +50,8 @@ def test_streams_have_every_record_once_despite_kills(
     print(f"{SEED_VARIABLE}={seed}")  # shown when the test fails
     chosen = random.Random(seed)
     topic = new_topic(broker, CONFLUENT, "restarts", PARTITIONS)
-    driver = Driver(tmp_path, broker, objects, topic)
+    program = Path(__file__).with_name("spark_stream_program.py")
+    driver = KilledDriver(program, tmp_path, broker.bootstrap, f"file:{objects}", topic)
     sent: list[str] = []
     try:
         for number in range(kills):
