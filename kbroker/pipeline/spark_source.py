@@ -13,10 +13,22 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import StructType
 
 WORKER_PROCESS = "kbroker.pipeline.worker_process"
+# Local properties of a stream's tasks (MicroBatchExecution and StreamExecution of Spark).
+BATCH_PROPERTY, QUERY_PROPERTY = "streaming.sql.batchId", "sql.streaming.queryId"
 
 
 def load(module: str) -> Any:
@@ -34,6 +46,10 @@ def load(module: str) -> Any:
             f"(spark.pyspark.python) to one that has it before the session starts ({error})"
         ) from None
     return loaded
+
+
+def _fields(schema: StructType) -> list[tuple[str, str]]:
+    return [(field.name, field.dataType.simpleString()) for field in schema.fields]
 
 
 class SplitPartition(InputPartition):
@@ -122,6 +138,76 @@ class KbrokerStreamReader(DataSourceStreamReader):
             self._stream.close()
 
 
+class TaskReport(WriterCommitMessage):
+    """What a task has written, as bytes that only a process with kbroker needs to understand."""
+
+    def __init__(self, written: Any) -> None:
+        self.value = pickle.dumps(written)
+
+
+def _task_report(job: bytes, batches: Iterator[Any]) -> TaskReport:
+    """Writes the rows of the task that this worker runs."""
+    module = load("sink.task")
+    context = TaskContext.get()
+    assert context is not None
+    epoch = context.getLocalProperty(BATCH_PROPERTY)
+    task = module.Task(
+        context.partitionId(),
+        context.attemptNumber(),
+        context.getLocalProperty(QUERY_PROPERTY),
+        None if epoch is None else int(epoch),
+    )
+    return TaskReport(module.write_rows(pickle.loads(job), task, batches))
+
+
+def _reported(messages: list[Any]) -> list[Any]:
+    return [None if message is None else pickle.loads(message.value) for message in messages]
+
+
+class KbrokerBatchWriter(DataSourceArrowWriter):
+    """One write of a DataFrame. Made on the driver; copies of it write in the workers."""
+
+    def __init__(self, options: dict[str, str], fields: list[tuple[str, str]], overwrite: bool) -> None:
+        job = load("sink.job").start_batch(options, fields, overwrite)
+        self.job, self.transactional = pickle.dumps(job), job.checked().transactional
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """The rows of one task, as Arrow batches."""
+        return _task_report(self.job, iterator)
+
+    def commit(self, messages: list[Any]) -> None:
+        """Commits what all tasks have written."""
+        if self.transactional:  # without an import otherwise: this is a process of its own
+            load("sink.job").commit(pickle.loads(self.job), _reported(messages))
+
+    def abort(self, messages: list[Any]) -> None:
+        """Aborts it, unless its commit has been decided."""
+        if self.transactional:
+            load("sink.job").abort(pickle.loads(self.job), _reported(messages))
+
+
+class KbrokerStreamWriter(DataSourceStreamArrowWriter):
+    """The micro-batches of a stream. Made on the driver for each; copies of it write in the workers."""
+
+    def __init__(self, options: dict[str, str], fields: list[tuple[str, str]]) -> None:
+        job = load("sink.job").start_stream(options, fields)
+        self.job, self.transactional = pickle.dumps(job), job.checked().transactional
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """The rows of one task of a micro-batch, as Arrow batches."""
+        return _task_report(self.job, iterator)
+
+    def commit(self, messages: list[Any], batchId: int) -> None:
+        """Commits a micro-batch."""
+        if self.transactional:
+            load("sink.job").commit(pickle.loads(self.job), _reported(messages), batchId)
+
+    def abort(self, messages: list[Any], batchId: int) -> None:
+        """Aborts it, unless its commit has been decided."""
+        if self.transactional:
+            load("sink.job").abort(pickle.loads(self.job), _reported(messages), batchId)
+
+
 class KbrokerDataSource(DataSource):
     """``format("kbroker")``."""
 
@@ -145,11 +231,17 @@ class KbrokerDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return KbrokerStreamReader(self._options_for(schema), self.cores)
 
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        return KbrokerBatchWriter(self._options(), _fields(schema), overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # type: ignore[override]
+        """`overwrite` is output mode complete: all rows are appended in each micro-batch, as by the kafka sink."""
+        return KbrokerStreamWriter(self._options(), _fields(schema))
+
     def _options_for(self, schema: StructType) -> dict[str, str]:
         """The options, with the columns that Spark asks for (see column_pruning)."""
         options = self._options()
-        fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
-        columns = load("options").check_schema(fields, options)
+        columns = load("options").check_schema(_fields(schema), options)
         return {name: value for name, value in options.items() if name.lower() != "columns"} | {
             "columns": ",".join(columns)
         }

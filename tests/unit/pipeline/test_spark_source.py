@@ -13,7 +13,7 @@ from kbroker.pipeline import spark_source
 from kbroker.pipeline.export import task
 from kbroker.pipeline.jobs import session
 from kbroker.pipeline.options import TRIGGER_VARIABLE, OptionError
-from kbroker.pipeline.spark_source import KbrokerBatchReader, KbrokerStreamReader
+from kbroker.pipeline.spark_source import KbrokerBatchReader, KbrokerStreamReader, KbrokerStreamWriter
 
 WITHOUT_KBROKER = """
 import sys
@@ -34,11 +34,19 @@ def by_value():
     cloudpickle.unregister_pickle_by_value(spark_source)
 
 
-@pytest.mark.parametrize("missing", ["kbroker", "pyarrow"])
-@pytest.mark.parametrize("work", ["query", "job"])
-def test_a_worker_names_the_module_it_lacks(missing: str, work: str) -> None:
+@pytest.mark.parametrize(
+    ("work", "missing"),
+    [
+        *((work, missing) for work in ("query", "write", "job") for missing in ("kbroker", "pyarrow")),
+        ("write", "confluent_kafka"),
+    ],
+)
+def test_a_worker_names_the_module_it_lacks(work: str, missing: str) -> None:
     if work == "query":
         sent, call = KbrokerBatchReader({"object.store": "x"}, 2), "found.partitions()"
+    elif work == "write":
+        options = {"kafka.bootstrap.servers": "b:1", "topic": "t"}
+        sent, call = KbrokerStreamWriter(options, [("value", "string")]), "found.write(iter(()))"
     else:
         sent, call = session._caller(task.__name__, "export_split"), "found(None)"
     program = WITHOUT_KBROKER.format(missing=missing, call=call)

@@ -1,0 +1,185 @@
+"""A task's producer: confluent-kafka's, with its errors as one line each and a bounded queue."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from kbroker.pipeline.options import OptionError
+from kbroker.pipeline.sink.errors import SinkError
+from kbroker.pipeline.sink.options import SinkOptions
+
+logger = logging.getLogger(__name__)
+
+CONTACT_SECONDS = 5.0  # for a query's first word with the broker
+ROOM_SECONDS = 0.1
+ABORT_SECONDS = 5.0
+FLUSH_SECONDS_MORE = 10.0  # than a record may take: librdkafka looks at time-outs once a second
+
+_idle: dict[tuple[tuple[str, str], ...], SinkProducer] = {}  # of this process, by settings; one at most
+
+
+def idle_producer(options: SinkOptions) -> SinkProducer:
+    """One that an earlier task of this worker has given back, else a new one: that takes half a second to get its
+    producer id. Raises OptionError.
+    """
+    found = _idle.pop(_settings_key(options), None)
+    if found is None:
+        return SinkProducer(options)
+    found.forget_trouble()
+    return found
+
+
+def give_back(producer: SinkProducer) -> None:
+    """Keeps it for the worker's next task. All its records must have been delivered."""
+    for other in _idle.values():
+        other.close()
+    _idle.clear()
+    _idle[_settings_key(producer.options)] = producer
+
+
+def _settings_key(options: SinkOptions) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(options.client.items()))
+
+
+class SinkProducer:
+    """Used by one task at a time. Not thread-safe. Raises SinkError."""
+
+    def __init__(self, options: SinkOptions, transactional_id: str | None = None) -> None:
+        """OptionError for a setting that the client does not know."""
+        self.options = options
+        self._failure: str | None = None  # the first record that was not delivered
+        self._trouble: str | None = None  # what the client last said of a broker
+        settings: dict[str, Any] = {
+            **options.client,
+            "log_level": 0,
+            "error_cb": self._on_error,
+            "on_delivery": self._on_delivery,
+            "delivery.report.only.error": True,
+        }
+        if transactional_id is None:
+            del settings["transaction.timeout.ms"]
+        else:
+            settings["transactional.id"] = transactional_id
+        try:
+            self._producer = Producer(settings)
+        except KafkaException as error:
+            raise OptionError(f"kafka.*: {_text(error)}") from None
+        except (TypeError, ValueError) as error:
+            raise OptionError(f"kafka.*: {error}") from None
+
+    # -- the query's start
+
+    def check_broker(self) -> None:
+        """That a broker answers, within CONTACT_SECONDS, and that the topic of the options exists or can be made."""
+        where = self.options.bootstrap
+        try:
+            problem = self._contact()
+        except KafkaException as error:
+            self._producer.poll(0)  # for what it has to say of the broker
+            raise SinkError(f"no broker answers at {where}: {self._trouble or _text(error)}") from None
+        if problem is not None:
+            raise SinkError(f"topic {self.options.topic} at {where}: {problem.str()}")
+
+    def _contact(self) -> KafkaError | None:
+        topic = self.options.topic
+        if topic is None:
+            if not self._producer.cluster_id(CONTACT_SECONDS):
+                raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+            return None
+        problem: KafkaError | None = self._producer.list_topics(topic, CONTACT_SECONDS).topics[topic].error
+        return None if problem is not None and problem.retriable() else problem
+
+    # -- transactions
+
+    def begin(self) -> None:
+        """Takes the transactional id from any other producer, whose open transaction is aborted."""
+        try:
+            self._init_transactions()
+            self._producer.begin_transaction()
+        except KafkaException as error:
+            trouble = f" ({self._trouble})" if self._trouble else ""
+            raise SinkError(f"transaction at {self.options.bootstrap}: {_text(error)}{trouble}") from None
+
+    def _init_transactions(self) -> None:
+        """In steps, as the client says nothing of its brokers while it waits."""
+        for left in range(int(self.options.delivery_timeout_s // CONTACT_SECONDS), -1, -1):
+            try:
+                self._producer.init_transactions(CONTACT_SECONDS)
+                return
+            except KafkaException as error:
+                self._producer.poll(0)
+                if not left or not error.args[0].retriable():
+                    raise
+
+    def abort(self) -> None:
+        """Aborts the transaction if the broker answers soon; else its time-out does, or the next task or the driver."""
+        try:
+            self._producer.purge()
+            self._producer.abort_transaction(ABORT_SECONDS)
+        except KafkaException as error:
+            logger.warning("kbroker sink: a transaction was not aborted: %s", _text(error))
+
+    # -- records
+
+    def send(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Queues records, each as arguments of the client's produce(). Waits while the queue is full."""
+        produce = self._producer.produce
+        try:
+            for row in rows:
+                while True:
+                    try:
+                        produce(*row)
+                        break
+                    except BufferError:
+                        self._wait_for_room()
+        except KafkaException as error:
+            raise SinkError(f"{row[0]}{_suffix(row[3])}: {_text(error)}") from None
+        self._producer.poll(0)
+        self._check()
+
+    def flush(self) -> None:
+        """Waits until every record is in its topic."""
+        left = self._producer.flush(self.options.delivery_timeout_s + FLUSH_SECONDS_MORE)
+        self._check()
+        if left:
+            raise SinkError(f"{left} records were not delivered to {self.options.bootstrap}: {self._trouble}")
+
+    def close(self) -> None:
+        """Gives the connections back. An open transaction stays open."""
+        del self._producer
+
+    def forget_trouble(self) -> None:
+        """Of a broker that was away between two tasks."""
+        self._producer.poll(0)
+        self._trouble = None
+
+    def _wait_for_room(self) -> None:
+        self._producer.poll(ROOM_SECONDS)
+        self._check()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise SinkError(self._failure)
+
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None and self._failure is None:
+            why = f" ({self._trouble})" if self._trouble and error.code() == KafkaError._MSG_TIMED_OUT else ""
+            self._failure = f"{message.topic()}{_suffix(message.partition())}: {error.str()}{why}"
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN or self._trouble is None:
+            self._trouble = error.str()
+        logger.warning("kbroker sink: %s", error.str())
+
+
+def _suffix(partition: int | None) -> str:
+    return "" if partition is None or partition < 0 else f"-{partition}"
+
+
+def _text(error: KafkaException) -> str:
+    reason = error.args[0]
+    return reason.str() if isinstance(reason, KafkaError) else str(reason)
