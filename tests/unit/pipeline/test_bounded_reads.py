@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 
+from kbroker._fast.base.crc32c import crc32c
 from kbroker._fast.records.records import build_batch
 from kbroker.limits import MIB
 from kbroker.pipeline import batch_choice, batch_plan, object_batches, splits
 from kbroker.pipeline.plan_summary import PlanSummary
 from kbroker.pipeline.split_reader import read_split
 from kbroker.pipeline.stream_plan import StreamPlanner
+from kbroker.storage.formats.klix import encode_object
+from kbroker.storage.formats.object_keys import klix_key
 from tests.unit.pipeline.random_log import TimedBucket, fill
-from tests.unit.storage.read.object_bucket import NOW
+from tests.unit.storage.read.object_bucket import KEYS, NOW, parsed, topic_id
 
 ALL = "topic,partition,offset,timestamp,value"
 
@@ -208,3 +211,35 @@ def test_a_stream_plans_within_bounds(bucket: TimedBucket) -> None:
     assert found == list(range(310, 321))
     assert summary.objects == 1
     assert summary.bytes_read < 0.02 * (summary.bytes_read + summary.skipped_by_offset)
+
+
+@pytest.mark.parametrize("form", ["merged", "segment"])
+def test_objects_replaced_during_a_read_with_bounds_give_each_row_once(bucket: TimedBucket, form: str) -> None:
+    """Merged, and converted to a KafScale segment, which has no index."""
+    total = ordered_topic(bucket, 3, 300)
+    bounds = {"timestamp": (NOW + 250_000, NOW + 650_000)}
+    (split,) = batch_plan.plan_batch(given(splitBytes=str(100 * MIB)), 2, bounds)
+    found: list[dict[str, Any]] = []
+    for made in read_split(given(), split):
+        if not found:
+            replace_all(bucket, segment=form == "segment")
+        found += made.to_pylist()
+    assert [row["offset"] for row in found] == list(range(250, 651))
+    assert total > 2 * 401 * 10_000
+
+
+def replace_all(bucket: TimedBucket, *, segment: bool) -> None:
+    """Replaces the objects of t-0 by one with the same batches."""
+    refs = list(bucket.image.objects_from(topic_id("t"), 0))
+    images = [bucket.store.get(ref.key) for ref in refs]
+    data = b"".join(image[: parsed(image).data_length] for image in images)
+    image = b"H" * 32 + data + b"F" * 16 if segment else encode_object(data)
+    key = "t/0/segment-00000000000000000000.kfs" if segment else klix_key("t", topic_id("t"), 0, 0, 1)
+    start, length = (32, len(data)) if segment else (0, len(image))
+    meta = bucket.store.put(KEYS.full(key), image)
+    count = sum(ref.record_count for ref in refs)
+    row = [0, 0, refs[-1].end_offset, start, length, crc32c(image[start : start + length]), 1,
+           refs[-1].max_timestamp, count]  # fmt: skip
+    delta = {"m": [ref.base_offset for ref in refs], "r": [row]}
+    bucket.apply({"f": [[key, len(image), meta.etag, crc32c(image)]], "p": {topic_id("t").hex(): {"0": delta}}})
+    bucket.store.delete([ref.key for ref in refs])
