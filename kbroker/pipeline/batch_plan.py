@@ -6,10 +6,15 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
+import numpy as np
+
 from kbroker.limits import MIB
 from kbroker.pipeline import data_loss
+from kbroker.pipeline.batch_choice import is_counted
 from kbroker.pipeline.broker_tail import BrokerTail
 from kbroker.pipeline.bucket_view import BucketView, current_view
+from kbroker.pipeline.cutting import Pieces, gather
+from kbroker.pipeline.object_choice import Chosen, Reading, bytes_between, choose, time_bounds
 from kbroker.pipeline.options import (
     EARLIEST,
     LATEST,
@@ -20,12 +25,17 @@ from kbroker.pipeline.options import (
     check_batch,
     parse_options,
 )
+from kbroker.pipeline.plan_summary import PlanSummary
+from kbroker.pipeline.planned_objects import pack
 from kbroker.pipeline.positions import PositionFinder, bucket_end, selected
 from kbroker.pipeline.pushdown import ANY
-from kbroker.pipeline.splits import OBJECT_COST_BYTES, Share, Split, gather, objects_between
+from kbroker.pipeline.splits import Share, Split
+from kbroker.storage.manifest.partition_state import PartitionState
 
 SPLIT_BYTES_MIN = 4 * MIB
 SPLIT_BYTES_MAX = 256 * MIB
+MANY_SPLITS = 2_500  # beyond which they are larger, up to
+SPLIT_BYTES_MAX_OF_MANY = 1024 * MIB
 SPLITS_PER_CORE = 2  # so that cores finish at about the same time, unless tasks become smaller than
 SPLIT_BYTES_WORTH = 128 * MIB  # since a task costs Spark some 20 ms
 TAIL_COST_BYTES = 8 * MIB
@@ -33,21 +43,32 @@ TAIL_COST_BYTES = 8 * MIB
 Ranges = dict[TopicPartition, tuple[int, int]]
 
 
-def plan_batch(given: Mapping[str, str], cores: int, bounds: Mapping[str, Any]) -> list[Split]:
-    """The tasks of a batch query. Raises OptionError, UnknownTopicError, StoreError, CorruptionError, BrokerError."""
+def plan_batch(
+    given: Mapping[str, str], cores: int, bounds: Mapping[str, Any], summary: PlanSummary | None = None
+) -> list[Split]:
+    """The tasks of a batch query; `summary` is filled in.
+
+    Raises OptionError, UnknownTopicError, StoreError, CorruptionError, BrokerError.
+    """
     options = parse_options(given)
     check_batch(options)
     with current_view(options.place) as view:
         if options.bootstrap is None:
-            return _plan(view, options, cores, bounds, None)
+            return plan_query(view, options, cores, bounds, None, summary)
         with closing(BrokerTail(options.bootstrap)) as broker:
             broker.check_cluster(view.cluster_id)
-            return _plan(view, options, cores, bounds, broker)
+            return plan_query(view, options, cores, bounds, broker, summary)
 
 
-def _plan(
-    view: BucketView, options: SourceOptions, cores: int, bounds: Mapping[str, Any], broker: BrokerTail | None
+def plan_query(
+    view: BucketView,
+    options: SourceOptions,
+    cores: int,
+    bounds: Mapping[str, Any],
+    broker: BrokerTail | None,
+    summary: PlanSummary | None,
 ) -> list[Split]:
+    """As plan_batch, of a view that is current, and the broker of tail=broker."""
     wanted = selected(view, options)
     finder = PositionFinder(view, options, broker)
     starting = options.starting if options.starting is not None else EARLIEST
@@ -60,7 +81,7 @@ def _plan(
         _check_order(ranges, "" if isinstance(ending, Offsets) or broker is not None else hint)
     earliest, latest = finder.earliest(wanted), finder.latest(wanted)
     ranges = within(ranges, earliest, latest, options)
-    return plan_ranges(view, options, ranges, cores, bounds)
+    return plan_ranges(view, options, ranges, cores, bounds, summary=summary)
 
 
 def _check_order(ranges: Ranges, hint: str) -> None:
@@ -105,57 +126,116 @@ def plan_ranges(
     bounds: Mapping[str, Any] | None = None,
     *,
     splits_per_core: int | None = None,
+    summary: PlanSummary | None = None,
 ) -> list[Split]:
     """Tasks that together read exactly these offsets, as far as `bounds` permit; by default SPLITS_PER_CORE if
-    there is enough to read."""
+    there is enough to read. `summary` is filled in."""
     bounds = bounds or {}
     timestamps = bounds.get("timestamp", ANY)
-    shares: list[Share] = []
-    for pair, (first, stop) in ranges.items():
-        if pair[0] in bounds.get("topic", (pair[0],)) and pair[1] in bounds.get("partition", (pair[1],)):
-            low, high = bounds.get("offset", ANY)
-            first, stop = max(first, low), min(stop, high + 1)
-            if first < stop:
-                shares += _shares(view, options, pair, first, stop, timestamps[0])
-    total = sum(share.cost_bytes for share in shares)
+    counted = is_counted(options.columns, *timestamps)
+    reading = Reading(timestamps, counted, offsets="offset" in options.columns)
+    summary = summary if summary is not None else PlanSummary()
+    chosen: list[Chosen | Share] = []
+    for pair, offsets in ranges.items():
+        first, stop = _within_bounds(pair, offsets, bounds)
+        if (first, stop) != offsets:
+            summary.skipped_by_offset += _bytes_excluded(view, pair, offsets, (first, stop))
+        if first < stop:
+            chosen += _chosen(view, options, pair, (first, stop), reading, summary)
+    total = sum(one.cost_bytes for one in chosen)
     if splits_per_core is None:
         splits_per_core = SPLITS_PER_CORE if total >= cores * SPLITS_PER_CORE * SPLIT_BYTES_WORTH else 1
     target = _target_bytes(options, cores * splits_per_core, total)
-    groups = gather(shares, target)
+    files = view.manifest.files
+    groups = gather(chosen, target, files, reading)
     while len(groups) < (options.min_partitions or 0) and target > 1:  # of small objects most of the cost is opening
         target //= 2
-        groups = gather(shares, target)
-    return [Split(view.cluster_id, group, *timestamps) for group in groups]
+        groups = gather(chosen, target, files, reading)
+    return [_split(view, options, group, reading) for group in groups]
 
 
 def _target_bytes(options: SourceOptions, splits: int, total: int) -> int:
     if options.split_bytes is not None:
         return options.split_bytes
     target = min(SPLIT_BYTES_MAX, max(SPLIT_BYTES_MIN, -(-total // splits)))
+    target = max(target, min(SPLIT_BYTES_MAX_OF_MANY, total // MANY_SPLITS))
     if options.min_partitions is not None:
         target = min(target, max(1, total // options.min_partitions))
     return target
 
 
-def _shares(
-    view: BucketView, options: SourceOptions, pair: TopicPartition, first: int, stop: int, lowest_timestamp: int
-) -> list[Share]:
-    """At most two: what the bucket has, and the broker's rest."""
+def _within_bounds(pair: TopicPartition, offsets: tuple[int, int], bounds: Mapping[str, Any]) -> tuple[int, int]:
+    """The part of [first, stop) that the bounds of topic, partition and offset leave; it may be empty."""
+    first, stop = offsets
+    if pair[0] not in bounds.get("topic", (pair[0],)) or pair[1] not in bounds.get("partition", (pair[1],)):
+        return first, first
+    low, high = bounds.get("offset", ANY)
+    first = min(max(first, low), stop)
+    return first, max(first, min(stop, high + 1))
+
+
+def _bytes_excluded(view: BucketView, pair: TopicPartition, offsets: tuple[int, int], kept: tuple[int, int]) -> int:
+    state = _state(view, pair)
+    if state is None:
+        return 0
+    inside = bytes_between(state, *kept) if kept[0] < kept[1] else 0
+    return max(0, bytes_between(state, *offsets) - inside)
+
+
+def _chosen(
+    view: BucketView,
+    options: SourceOptions,
+    pair: TopicPartition,
+    offsets: tuple[int, int],
+    reading: Reading,
+    summary: PlanSummary,
+) -> list[Chosen | Share]:
+    """What the bucket has, and the broker's rest."""
+    first, stop = offsets
     topic_id = view.topics.by_name[pair[0]].topic_id
     border = min(stop, max(first, bucket_end(view, pair, options)))
-    shares: list[Share] = []
-    if first < border:
-        objects = tuple(
-            ref
-            for ref in objects_between(view.manifest, topic_id, pair[1], first, border)
-            if ref.max_timestamp >= lowest_timestamp and ref.record_count > 0
-        )
-        if objects:
-            state = view.manifest.partition(topic_id, pair[1])
-            aborted = state.aborted if state is not None and options.read_committed else ()
-            ranges = tuple(entry[:3] for entry in aborted if entry[1] < border and entry[2] >= first)
-            cost = sum(ref.length for ref in objects) + OBJECT_COST_BYTES * len(objects)
-            shares.append(Share(*pair[:1], topic_id, pair[1], first, border, objects, ranges, cost_bytes=cost))
+    state = _state(view, pair)
+    found: list[Chosen | Share] = []
+    if state is not None and first < border:
+        found += choose(pair[0], topic_id, state, (first, border), view.manifest.files, reading, summary)
     if border < stop and options.bootstrap is not None:
-        shares.append(Share(pair[0], topic_id, pair[1], border, stop, tail=True, cost_bytes=TAIL_COST_BYTES))
-    return shares
+        summary.tail_offsets += stop - border
+        found.append(Share(pair[0], topic_id, pair[1], border, stop, tail=True, cost_bytes=TAIL_COST_BYTES))
+    return found
+
+
+def _split(view: BucketView, options: SourceOptions, pieces: Pieces, reading: Reading) -> Split:
+    """One task: its shares, and their objects packed together."""
+    shares: list[Share] = []
+    rows: list[np.ndarray] = []
+    low = 0
+    for piece in pieces:
+        if isinstance(piece, Share):
+            shares.append(piece)
+            continue
+        chosen, high = piece.chosen, low + piece.high - piece.low
+        rows.append(chosen.rows(piece.low, piece.high))
+        aborted = chosen.state.aborted if options.read_committed else ()
+        shares.append(
+            Share(
+                chosen.topic,
+                chosen.topic_id,
+                chosen.partition,
+                piece.first,
+                piece.stop,
+                low,
+                high,
+                aborted=tuple(entry[:3] for entry in aborted if entry[1] < piece.stop and entry[2] >= piece.first),
+                cost_bytes=piece.cost_bytes,
+            )
+        )
+        low = high
+    packed = None
+    if rows:
+        matrix = np.concatenate(rows)
+        packed = pack(view.manifest, matrix, time_bounds(matrix) if reading.timestamps[1] < ANY[1] else ())
+    return Split(view.cluster_id, tuple(shares), *reading.timestamps, packed)
+
+
+def _state(view: BucketView, pair: TopicPartition) -> PartitionState | None:
+    return view.manifest.partition(view.topics.by_name[pair[0]].topic_id, pair[1])

@@ -19,17 +19,28 @@ from kbroker._fast.records.batch_check import check_batches
 from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
 from kbroker.pipeline import data_loss
+from kbroker.pipeline.batch_choice import (
+    Batches,
+    CountedRows,
+    IndexCount,
+    index_bytes,
+    is_counted,
+    ranges,
+    within_time,
+)
 from kbroker.pipeline.bucket_view import BucketView, store_of
 from kbroker.pipeline.options import SourceOptions
-from kbroker.pipeline.splits import Share, Split, is_read_whole, objects_between
+from kbroker.pipeline.planned_objects import PlannedObject, objects_between
+from kbroker.pipeline.splits import Share, Split, is_read_whole
 from kbroker.storage.formats.kfs_keys import SEGMENT_SUFFIX
 from kbroker.storage.formats.klix import TAIL_BYTES, KlixFooter
 from kbroker.storage.manifest.partition_state import ObjectRef
-from kbroker.storage.read.object_reader import image_id
 from kbroker.storage.stores.object_store import InvalidRange, NotFound, ObjectStore, PreconditionFailed
 
 WINDOW_BYTES = 4 * MIB  # one GET, unless a single batch is larger
 WINDOWS_AHEAD = 3
+INDEXES_AHEAD = 2
+COUNTED_WHOLE_BYTES = 64 * 1024  # where rows are counted, a smaller image comes in one GET
 LOOK_UPS_MAX = 8  # of one share: a limit on repeated replacement
 INDEX_BYTES_MAX = 256 * MIB
 
@@ -39,20 +50,24 @@ _REPLACED = (NotFound, PreconditionFailed, InvalidRange)
 class _Replaced(Exception):
     """An object is not what the plan says; the share is read up to offset `first`."""
 
-    def __init__(self, ref: ObjectRef, first: int, error: Exception) -> None:
+    def __init__(self, ref: PlannedObject, first: int, error: Exception) -> None:
         super().__init__(f"{ref.key}: {error}")
         self.ref, self.first, self.error = ref, first, error
 
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """Some batches of an image: a range of bytes and their index entries; the whole image where there are none."""
+    """Some batches of an image: a range of bytes and their index entries; the whole image where there are none.
 
-    ref: ObjectRef
+    With `rows` nothing is read.
+    """
+
+    ref: PlannedObject
     start: int
     length: int
     entries: np.ndarray | None
     first: int  # what lies below this offset has been read before
+    rows: CountedRows | None = None
 
 
 class ObjectBatchReader:
@@ -61,10 +76,10 @@ class ObjectBatchReader:
     def __init__(self, options: SourceOptions, split: Split, share: Share, store: ObjectStore | None = None) -> None:
         self._options = options
         self._share = share
-        self._lowest_timestamp = split.lowest_timestamp
+        self._split = split
+        self._counted = is_counted(options.columns, split.lowest_timestamp, split.highest_timestamp)
         self._store = store if store is not None else store_of(options.place)
         self._given_store = store
-        self._cluster_id = split.cluster_id
         self._pool = ThreadPoolExecutor(WINDOWS_AHEAD, thread_name_prefix="kbroker-read")
 
     def close(self) -> None:
@@ -73,21 +88,29 @@ class ObjectBatchReader:
 
     def batches(self) -> Iterator[tuple[memoryview, str, int]]:
         """Checked whole batches, the key of their object, and the offset from which they count."""
-        objects: Iterator[ObjectRef] = iter(self._share.objects)
+        for window, data in self._all():
+            yield data, window.ref.key, window.first
+
+    def counted(self) -> Iterator[CountedRows | tuple[memoryview, str, int]]:
+        """Rows that the indexes tell, and in between, as `batches` has them, batches of which they do not."""
+        for window, data in self._all():
+            yield (data, window.ref.key, window.first) if window.rows is None else window.rows
+
+    def _all(self) -> Iterator[tuple[_Window, memoryview]]:
+        objects: Iterator[PlannedObject] = iter(self._split.objects_of(self._share))
         offset = self._share.first
         for _ in range(LOOK_UPS_MAX):
             try:
-                for window, data in self._ahead(objects, offset):
-                    yield data, window.ref.key, window.first
+                yield from self._ahead(objects, offset)
                 return
             except _Replaced as replaced:
                 offset, objects = self._look_up(replaced)
         raise CorruptionError(f"{self._share.name}: its objects are replaced faster than they can be read")
 
-    def _look_up(self, replaced: _Replaced) -> tuple[int, Iterator[ObjectRef]]:
+    def _look_up(self, replaced: _Replaced) -> tuple[int, Iterator[PlannedObject]]:
         """Where to continue after an object was not as planned, and with which objects."""
         share, first, fail = self._share, replaced.first, self._options.fail_on_data_loss
-        place = dataclasses.replace(self._options.place, cluster_id=self._cluster_id)
+        place = dataclasses.replace(self._options.place, cluster_id=self._split.cluster_id)
         view = BucketView(place, self._given_store)
         manifest = view.manifest
         state = manifest.partition(share.topic_id, share.partition)
@@ -99,15 +122,16 @@ class ObjectBatchReader:
             data_loss.report(f"offsets {first} to {end - 1} of {share.name}, in {replaced.ref.key}, were deleted", fail)
             first = end
         found = manifest.find(share.topic_id, share.partition, first)
-        if found is not None and image_id(found) == image_id(replaced.ref) and not _is_copy(view.store, found):
+        if found is not None and _is_same(found, replaced.ref) and not _is_copy(view.store, found):
             how = "not in the store" if isinstance(replaced.error, NotFound) else "the store's is another object"
             data_loss.report(f"{found.key} is in the manifest but {how} ({replaced.error})", fail)
             first = found.end_offset
-        return first, objects_between(manifest, share.topic_id, share.partition, first, share.stop)
+        timestamps = self._split.lowest_timestamp, self._split.highest_timestamp
+        return first, objects_between(manifest, share.topic_id, share.partition, (first, share.stop), timestamps)
 
     # -- reading ahead -----------------------------------------------------------------------------------------
 
-    def _ahead(self, objects: Iterator[ObjectRef], offset: int) -> Iterator[tuple[_Window, memoryview]]:
+    def _ahead(self, objects: Iterator[PlannedObject], offset: int) -> Iterator[tuple[_Window, memoryview]]:
         """Windows in order, some of them being read while one is used."""
         running: deque[tuple[_Window, Future[memoryview]]] = deque()
         windows = self._windows(objects, offset)
@@ -137,43 +161,70 @@ class ObjectBatchReader:
         if replaced is not None:
             raise replaced
 
-    def _windows(self, objects: Iterator[ObjectRef], offset: int) -> Iterator[_Window]:
-        for ref in objects:
-            first = max(offset, ref.base_offset)
-            if is_read_whole(ref):
-                yield _Window(ref, ref.start, ref.length, None, first)
-            else:
-                yield from self._windows_of_large(ref, first)
-
-    def _windows_of_large(self, ref: ObjectRef, first: int) -> Iterator[_Window]:
-        try:
-            footer = self._footer(ref)
-        except _REPLACED as error:
-            raise _Replaced(ref, first, error) from None
-        entries = footer.entries
-        index = footer.find_offset(first)
-        if index is None:
-            return
-        stop = int(np.searchsorted(entries["base_offset"], self._share.stop))
-        wanted = entries["max_timestamp"] >= self._lowest_timestamp
-        while index < stop:
-            if not wanted[index]:
-                index += 1
+    def _windows(self, objects: Iterator[PlannedObject], offset: int) -> Iterator[_Window]:
+        for one, index in self._indexed(objects):
+            first = max(offset, one.base_offset)
+            if index is None:
+                yield _Window(one, one.start, one.length, None, first)
                 continue
-            end = index + 1
-            limit = int(entries["position"][index]) + WINDOW_BYTES
-            while end < stop and wanted[end] and int(entries["position"][end]) + int(entries["length"][end]) <= limit:
-                end += 1
-            start = int(entries["position"][index])
-            length = int(entries["position"][end - 1]) + int(entries["length"][end - 1]) - start
-            begins = max(first, int(entries["base_offset"][index]))
-            yield _Window(ref, ref.start + start, length, entries[index:end], begins)
-            index = end
+            try:
+                footer = index.result()
+            except _REPLACED as error:
+                raise _Replaced(one, first, error) from None
+            low = footer.find_offset(first)
+            high = int(np.searchsorted(footer.entries["base_offset"], self._share.stop))
+            if low is not None and low < high:
+                choose = self._counted_windows if self._counted else self._windows_within_time
+                yield from choose(one, footer, Batches(low, high), first)
+
+    def _indexed(self, objects: Iterator[PlannedObject]) -> Iterator[tuple[PlannedObject, Future[KlixFooter] | None]]:
+        """The objects, with their indexes unless they are read whole; some indexes are being read ahead."""
+        ahead: deque[tuple[PlannedObject, Future[KlixFooter] | None]] = deque()
+        for one in objects:
+            whole = is_read_whole(one)
+            if self._counted and one.length > COUNTED_WHOLE_BYTES and not one.key.endswith(SEGMENT_SUFFIX):
+                whole = False
+            ahead.append((one, None if whole else self._pool.submit(self._footer, one)))
+            if len(ahead) > INDEXES_AHEAD:
+                yield ahead.popleft()
+        yield from ahead
+
+    def _windows_within_time(
+        self, one: PlannedObject, footer: KlixFooter, batches: Batches, first: int
+    ) -> Iterator[_Window]:
+        lowest, highest = self._split.lowest_timestamp, self._split.highest_timestamp
+        wanted = within_time(footer.entries, lowest, highest, one.min_timestamp, one.late_ms)
+        places = batches.low + np.flatnonzero(wanted[batches.low : batches.high])
+        for chosen in ranges(footer.entries, places, WINDOW_BYTES):
+            yield _window(one, footer.entries, chosen, first)
+
+    def _counted_windows(
+        self, one: PlannedObject, footer: KlixFooter, batches: Batches, first: int
+    ) -> Iterator[_Window]:
+        """Windows of rows, and in between of batches that have to be read."""
+        if footer.record_count != one.record_count:
+            raise CorruptionError(
+                f"{one.key}: the index at byte {one.start} has {footer.record_count} records, the manifest says "
+                f"{one.record_count}"
+            )
+        aborted = self._share.aborted if self._options.read_committed else ()
+        offsets = "offset" in self._options.columns
+        count = IndexCount(footer.entries, batches, first, self._share.stop, offsets=offsets, aborted=aborted)
+        low = batches.low
+        for chosen in (*ranges(footer.entries, count.unknown(), WINDOW_BYTES), Batches(batches.high, batches.high)):
+            if low < chosen.low:
+                rows = count.rows(Batches(low, chosen.low))
+                yield _Window(one, 0, 0, None, first, rows)
+            if chosen.low < chosen.high:
+                yield _window(one, footer.entries, chosen, first)
+            low = chosen.high
 
     # -- one range ---------------------------------------------------------------------------------------------
 
     def _load(self, window: _Window) -> memoryview:
         ref, entries = window.ref, window.entries
+        if window.rows is not None:
+            return memoryview(b"")
         data = self._get(ref, window.start, window.length)
         if entries is None:
             footer = _footer_of_all(ref, data)
@@ -186,8 +237,10 @@ class ObjectBatchReader:
             raise CorruptionError(f"{ref.key}: from byte {window.start} on: {error}") from None
         return data
 
-    def _footer(self, ref: ObjectRef) -> KlixFooter:
+    def _footer(self, ref: PlannedObject) -> KlixFooter:
         tail_bytes = min(TAIL_BYTES, ref.length)
+        if self._counted:
+            tail_bytes = int(index_bytes(np.array(ref.length)))
         while True:
             tail = self._get(ref, ref.start + ref.length - tail_bytes, tail_bytes)
             footer = KlixFooter.parse(tail, ref.length, ref.key)
@@ -197,10 +250,23 @@ class ObjectBatchReader:
             if tail_bytes > INDEX_BYTES_MAX:
                 raise CorruptionError(f"{ref.key}: an index of {tail_bytes} bytes, more than any writer makes")
 
-    def _get(self, ref: ObjectRef, start: int, length: int) -> memoryview:
+    def _get(self, ref: PlannedObject, start: int, length: int) -> memoryview:
         data = memoryview(np.empty(length, np.uint8))  # type: ignore[arg-type]
         self._store.get_into(ref.key, start, data, if_match=ref.etag)
         return data
+
+
+def _window(one: PlannedObject, entries: np.ndarray, chosen: Batches, first: int) -> _Window:
+    """A window of some batches of an object."""
+    low, high = chosen
+    start = int(entries["position"][low])
+    length = int(entries["position"][high - 1]) + int(entries["length"][high - 1]) - start
+    return _Window(one, one.start + start, length, entries[low:high], max(first, int(entries["base_offset"][low])))
+
+
+def _is_same(ref: ObjectRef, one: PlannedObject) -> bool:
+    """Whether both name the same image of the same version of an object."""
+    return (ref.key, ref.etag, ref.start) == (one.key, one.etag, one.start)
 
 
 def _is_copy(store: ObjectStore, ref: ObjectRef) -> bool:
@@ -212,7 +278,7 @@ def _is_copy(store: ObjectStore, ref: ObjectRef) -> bool:
     return True
 
 
-def _footer_of_all(ref: ObjectRef, data: memoryview) -> KlixFooter:
+def _footer_of_all(ref: PlannedObject, data: memoryview) -> KlixFooter:
     """The index of an image of which every byte is here; of a KafScale segment, which has none, one made of it."""
     if ref.key.endswith(SEGMENT_SUFFIX):
         try:
@@ -224,7 +290,7 @@ def _footer_of_all(ref: ObjectRef, data: memoryview) -> KlixFooter:
     return footer
 
 
-def _checked(ref: ObjectRef, footer: KlixFooter) -> KlixFooter:
+def _checked(ref: PlannedObject, footer: KlixFooter) -> KlixFooter:
     if footer.base_offset < ref.base_offset or footer.end_offset > ref.end_offset:
         raise CorruptionError(
             f"{ref.key}: offsets {footer.base_offset} to {footer.end_offset} at byte {ref.start}, the manifest says "

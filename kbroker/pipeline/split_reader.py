@@ -11,10 +11,12 @@ from kbroker._fast.records.record_batch import CorruptRecordsError
 from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
 from kbroker.pipeline import data_loss
+from kbroker.pipeline.batch_choice import is_counted
 from kbroker.pipeline.broker_tail import Aborted, BrokerTail, OffsetGone
 from kbroker.pipeline.columns import BatchMaker
 from kbroker.pipeline.object_batches import ObjectBatchReader
 from kbroker.pipeline.options import SourceOptions, parse_options
+from kbroker.pipeline.row_count import counted_batches
 from kbroker.pipeline.splits import Share, Split
 
 ROWS_MAX = 64 * 1024  # of an Arrow batch; the last record batch in it may go beyond
@@ -24,7 +26,11 @@ BYTES_MAX = 2 * MIB
 def read_split(given: Mapping[str, str], split: Split) -> Iterator[pa.RecordBatch]:
     """Arrow batches of a task, in the order of its shares. Raises StoreError, CorruptionError, DataLossError."""
     options = parse_options(given)
+    counted = is_counted(options.columns, split.lowest_timestamp, split.highest_timestamp)
     for share in split.shares:
+        if counted and not share.tail:
+            yield from counted_batches(options, split, share)
+            continue
         reader = _tail(options, split, share) if share.tail else _objects(options, split, share)
         maker = BatchMaker(options.columns, share.topic, share.partition)
         yield from _rows(maker, reader, share, split)
@@ -60,11 +66,7 @@ def _rows(maker: BatchMaker, source: Source, share: Share, split: Split) -> Iter
 
 
 def _objects(options: SourceOptions, split: Split, share: Share) -> Source:
-    aborted: Aborted | None = None
-    if options.read_committed:
-        aborted = {}
-        for producer_id, first, last in share.aborted:
-            aborted.setdefault(producer_id, []).append((first, last))
+    aborted: Aborted | None = share.aborted_by_producer() if options.read_committed else None
     with closing(ObjectBatchReader(options, split, share)) as reader:
         for data, where, first in reader.batches():
             yield data, where, first, aborted

@@ -19,6 +19,7 @@ from kbroker.pipeline.batch_plan import Ranges, plan_ranges, within
 from kbroker.pipeline.broker_tail import BrokerTail
 from kbroker.pipeline.bucket_view import BucketView
 from kbroker.pipeline.options import LATEST, OptionError, TopicPartition, check_stream, parse_options
+from kbroker.pipeline.plan_summary import PlanSummary
 from kbroker.pipeline.positions import PositionFinder, Positions, selected
 from kbroker.pipeline.splits import Split
 
@@ -167,8 +168,14 @@ class StreamPlanner:
         # Rounded up, so that every partition that has something moves: no partition starves.
         return {pair: min(end[pair], start[pair] + -(-most * count // total)) for pair, count in available.items()}
 
-    def plan(self, start_json: OffsetJson, end_json: OffsetJson) -> list[Split]:
-        """The tasks of a micro-batch; none where it is empty."""
+    def plan(
+        self,
+        start_json: OffsetJson,
+        end_json: OffsetJson,
+        bounds: Mapping[str, Any] | None = None,
+        summary: PlanSummary | None = None,
+    ) -> list[Split]:
+        """The tasks of a micro-batch, as far as `bounds` permit; none where it is empty. `summary` is filled in."""
         start, end = from_json(start_json), from_json(end_json)
         if self._position is None or start == end:
             self._position = end
@@ -185,4 +192,4 @@ class StreamPlanner:
         start |= self._starts_of_new(finder, new)
         ranges: Ranges = {pair: (start[pair], end[pair]) for pair in pairs}
         kept = within(ranges, finder.earliest(pairs), finder.latest(pairs), self._options)
-        return plan_ranges(self._view, self._options, kept, self._cores)
+        return plan_ranges(self._view, self._options, kept, self._cores, bounds, summary=summary)

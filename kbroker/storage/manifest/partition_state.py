@@ -136,9 +136,10 @@ class RowBlock:
     @classmethod
     def of(cls, matrix: np.ndarray, part: Any = None) -> RowBlock:
         """A block of the rows of a matrix, in RefRow's order."""
-        bases, rows = array("q"), array("q")
-        bases.frombytes(np.ascontiguousarray(matrix[:, 0]).tobytes())
-        rows.frombytes(np.ascontiguousarray(matrix[:, 1:]).tobytes())
+        # Of the exact size: `frombytes` takes a sixteenth more.
+        bases, rows = array("q", [0]) * len(matrix), array("q", [0]) * (len(matrix) * _STRIDE)
+        np.frombuffer(bases, np.int64)[:] = matrix[:, 0]
+        np.frombuffer(rows, np.int64)[:] = matrix[:, 1:].reshape(-1)
         return cls(bases, rows, part)
 
     def matrix(self, first: int = 0, last: int | None = None) -> np.ndarray:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+from types import SimpleNamespace
 from typing import Any
 
 from kbroker.cluster.metadata_log import RECORD_KIND as METADATA_KIND
 from kbroker.cluster.records import TopicCreated, TopicDeleted, payload
 from kbroker.pipeline.bucket_view import BucketView
 from kbroker.pipeline.options import Place
+from kbroker.pipeline.splits import Split
 from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.ledger.ownership import claim
 from kbroker.storage.manifest.manifest import RECORD_KIND
@@ -52,3 +55,11 @@ class ClusterBucket(ObjectBucket):
 
     def view(self) -> BucketView:
         return BucketView(PLACE, self.store)
+
+
+def with_etag(split: Split, etag: str) -> Split:
+    """A split that names its objects with this ETag: one that is damaged under the planned ETag."""
+    assert split.objects is not None
+    found = [one._replace(etag=etag) for one in split.objects.between(0, split.objects.objects)]
+    objects: Any = SimpleNamespace(between=lambda low, high: found[low:high])
+    return dataclasses.replace(split, objects=objects)

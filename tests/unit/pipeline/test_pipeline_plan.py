@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,7 +19,7 @@ from kbroker.pipeline.pushdown import bounds_of
 from kbroker.pipeline.split_reader import read_split
 from kbroker.storage.formats.klix import encode_object
 from kbroker.storage.formats.object_keys import klix_key
-from tests.unit.pipeline.cluster_bucket import ClusterBucket
+from tests.unit.pipeline.cluster_bucket import ClusterBucket, with_etag
 from tests.unit.storage.read.object_bucket import KEYS, NOW, batch, batches, parsed, topic_id
 
 
@@ -405,11 +404,8 @@ def test_damage_is_reported_with_its_object(bucket: ClusterBucket, place: int) -
     bucket.store.put(key, bytes(data))
     etag = bucket.store.head(key).etag
     (split,) = plan(given(splitBytes=str(100 * MIB)))
-    share = split.shares[0]
-    objects = tuple(ref._replace(etag=etag) for ref in share.objects)
-    split = dataclasses.replace(split, shares=(dataclasses.replace(share, objects=objects),))
     with pytest.raises(CorruptionError, match=key):
-        rows(given(failOnDataLoss="false"), [split])
+        rows(given(failOnDataLoss="false"), [with_etag(split, etag)])
 
 
 def test_positions_of_a_view(bucket: ClusterBucket) -> None:

@@ -1,0 +1,83 @@
+"""Rows of columns that need no byte of a record: told from the indexes of objects, read only where these do not say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+
+import numpy as np
+import pyarrow as pa
+
+from kbroker._fast.records.record_batch import CorruptRecordsError
+from kbroker.errors import CorruptionError
+from kbroker.pipeline.batch_choice import CountedRows
+from kbroker.pipeline.columns import SOURCE_TYPES, BatchMaker
+from kbroker.pipeline.object_batches import ObjectBatchReader
+from kbroker.pipeline.options import SourceOptions
+from kbroker.pipeline.splits import Share, Split
+
+ROWS_MAX = 64 * 1024  # of an Arrow batch
+
+
+def counted_batches(options: SourceOptions, split: Split, share: Share) -> Iterator[pa.RecordBatch]:
+    """Arrow batches of a share in objects, in order. Raises StoreError, CorruptionError, DataLossError."""
+    maker = BatchMaker(options.columns, share.topic, share.partition)
+    aborted = share.aborted_by_producer() if options.read_committed else None
+    rows = _Rows(options.columns, share)
+    with closing(ObjectBatchReader(options, split, share)) as reader:
+        for found in reader.counted():
+            if isinstance(found, CountedRows):
+                yield from rows.add(found)
+                continue
+            data, where, first = found
+            builder = maker.builder()
+            try:
+                builder.add(data, first_offset=max(first, share.first), stop_offset=share.stop, aborted=aborted)
+            except CorruptRecordsError as error:
+                raise CorruptionError(f"{where}, partition {share.name}: {error}") from None
+            if builder.rows:  # a window of transaction markers has none
+                yield from rows.flush()
+                yield maker.take(builder)
+    yield from rows.flush()
+
+
+class _Rows:
+    """Gathers counted rows into Arrow batches of ROWS_MAX."""
+
+    def __init__(self, columns: Sequence[str], share: Share) -> None:
+        self._columns = columns
+        self._schema = pa.schema([pa.field(name, SOURCE_TYPES[name]) for name in columns])
+        self._constants = {"topic": share.topic, "partition": share.partition}
+        self._waiting: list[CountedRows] = []
+        self._rows = 0
+
+    def add(self, rows: CountedRows) -> Iterator[pa.RecordBatch]:
+        """Takes rows; the batches that are full."""
+        self._waiting.append(rows)
+        self._rows += int(rows.counts.sum())
+        if self._rows >= ROWS_MAX:
+            yield from self.flush()
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """All rows taken."""
+        if self._rows:
+            firsts = np.concatenate([rows.firsts for rows in self._waiting])
+            counts = np.concatenate([rows.counts for rows in self._waiting])
+            ends = np.cumsum(counts)
+            for begin in range(0, self._rows, ROWS_MAX):
+                end = min(begin + ROWS_MAX, self._rows)
+                yield self._batch(firsts, ends - counts, ends, begin, end)
+        self._waiting, self._rows = [], 0
+
+    def _batch(self, firsts: np.ndarray, begins: np.ndarray, ends: np.ndarray, begin: int, end: int) -> pa.RecordBatch:
+        """Rows [begin, end) of all."""
+        arrays = []
+        for name in self._columns:
+            if name == "offset":
+                low, high = np.searchsorted(ends, begin, "right"), np.searchsorted(ends, end) + 1
+                counts = np.minimum(ends[low:high], end) - np.maximum(begins[low:high], begin)
+                offsets = np.repeat(firsts[low:high] - begins[low:high], counts) + np.arange(begin, end)
+                arrays.append(pa.array(offsets, SOURCE_TYPES[name]))
+            else:
+                arrays.append(pa.repeat(pa.scalar(self._constants[name], SOURCE_TYPES[name]), end - begin))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
