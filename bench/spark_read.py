@@ -1,31 +1,43 @@
-"""Spark's kafka source against format("kbroker"), same broker, same data, in alternation.
+"""Spark's kafka source against format("kbroker"): the same broker, the same data, in alternation.
 
-    python -m bench.spark_read [--records N] [--rounds N] [--masters local[1],local[2]] [--codecs none,zstd]
-                              [--partitions N] [--queries count,max(timestamp)] [--only-one-partition]
+    python -m bench.spark_read --data FOLDER --codecs none [--stores folder,s3] [--records N] [--partitions N]
+                               [--queries count,sum] [--sources kafka,kbroker] [--rounds N] [--json FILE]
 
-Prints seconds per query and the ratios to the kafka source, at its defaults and at its best settings; then how much
-faster one partition is read with more cores. "all columns" has column pruning switched off; "ready-made batches" is a
-source that does nothing but hand over Arrow batches of the same shape that it has already, "ready-made column" the same
-with no column but the one that the query needs: what Spark can take at most. Needs the jars of
-scripts/fetch_spark_jars.sh.
+For 3 million records of 1 KiB, one codec, one store and five rounds: about 14 minutes, 4 GB of disk for each codec and
+store below FOLDER, and as much for the Parquet files that a query writes. FOLDER keeps the data: the next run with the
+same records and partitions uses it again. Needs the jars of scripts/fetch_spark_jars.sh, and versitygw for S3.
+
+A line for each query and source: the median of the seconds and the middle half of the rounds; how many times as fast
+as the kafka source; CPU seconds of the JVM, of the Python workers, and of broker and S3 server; what was read from the
+store, by the workers or by the broker; and the highest PSS of a worker, of a run that is not timed. Sources:
+
+    kafka        Spark's own, at its best settings
+    kbroker      format("kbroker"), reading the store
+    ready-made   a Python source that hands over Arrow batches of the columns needed, which it has already (--batch-rows)
+    raw          two processes that read the topic's objects in ranges of 4 MiB and do nothing with them
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import os
 import random
+import shutil
 import statistics
+import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from bench.processes import Process, cpu_seconds, descendants, forget_peak, pss_peak_bytes, read_bytes
+from kbroker.limits import MIB
 from kbroker.pipeline.column_names import DDL
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,42 +45,95 @@ sys.path.insert(0, str(ROOT / "tests" / "integration"))
 
 RECORD_BYTES = 1024
 KEYS = 1000
-WARM_UP_ROUNDS = 2
-READY_ROWS = 2000  # about as many bytes as a batch of the direct source
-READY_ROWS_NARROW = 50_000
-ONE_PARTITION_TIMES = 2  # the topic of one partition is larger, so that the fixed cost of a query weighs less
-PRUNE = "spark.kbroker.pruneColumns"
+STEP_MS = 1  # from record to record
+WINDOW_PART = 0.02
 BEST = {"kafka.max.poll.records": "5000", "kafka.fetch.max.wait.ms": "10"}
-QUERIES: dict[str, Callable[[Any], Any]] = {
-    "count": lambda table: table.groupBy().count().collect(),
-    "max(timestamp)": lambda table: table.selectExpr("max(timestamp)").collect(),
-    "group by key": lambda table: table.groupBy("key").count().selectExpr("sum(count)").collect(),
+RAW_PROCESSES = 2
+READY_SPLITS = 4
+
+
+@dataclass(frozen=True)
+class Topic:
+    """What a query is about; the records' timestamps begin at `first_ms`."""
+
+    name: str
+    records: int
+    partitions: int
+    first_ms: int
+
+    @property
+    def window(self) -> tuple[str, int]:
+        """A condition on the time, in the middle of the topic, and how many records it holds for."""
+        count = int(self.records * WINDOW_PART)
+        first = self.first_ms + (self.records - count) // 2 * STEP_MS
+        bounds = (f"timestamp_millis({each})" for each in (first, first + count * STEP_MS))
+        return "timestamp >= {} and timestamp < {}".format(*bounds), count
+
+
+@dataclass(frozen=True)
+class Query:
+    """`run` returns what `expected` says it must."""
+
+    columns: str  # that it needs
+    run: Callable[[Any, Topic, Path], int]
+    expected: Callable[[Topic], int]
+
+
+def _one(table: Any) -> int:
+    return int(table.collect()[0][0])
+
+
+def _write(table: Any, topic: Topic, out: Path) -> int:
+    table.write.mode("overwrite").parquet(str(out))
+    return topic.records
+
+
+QUERIES = {
+    "count": Query("partition", lambda table, topic, out: int(table.count()), lambda topic: topic.records),
+    "max": Query(
+        "offset",
+        lambda table, topic, out: _one(table.selectExpr("max(offset)")),
+        lambda topic: -(-topic.records // topic.partitions) - 1,
+    ),
+    "group": Query(
+        "key",
+        lambda table, topic, out: _one(table.groupBy("key").count().selectExpr("sum(count)")),
+        lambda topic: topic.records,
+    ),
+    "sum": Query(
+        "value",
+        lambda table, topic, out: _one(table.selectExpr("sum(length(value))")),
+        lambda topic: topic.records * RECORD_BYTES,
+    ),
+    "window": Query(
+        "value,timestamp",
+        lambda table, topic, out: _one(table.where(topic.window[0]).selectExpr("sum(length(value))")),
+        lambda topic: topic.window[1] * RECORD_BYTES,
+    ),
+    "parquet": Query(",".join(name for name in DDL if name != "headers"), _write, lambda topic: topic.records),
 }
-NEEDED = {"count": "partition", "max(timestamp)": "timestamp", "group by key": "key"}
 
 
 class ReadyMade(DataSource):
-    """Rows made before they are asked for: option `rows`, in option `splits` tasks, of the same columns or of option
-    `column` alone."""
+    """Rows made before they are asked for: options `rows`, `columns` and `batchRows`."""
 
     @classmethod
     def name(cls) -> str:
         return "ready-made"
 
     def schema(self) -> str:
-        names = [self.options["column"]] if "column" in self.options else [name for name in DDL if name != "headers"]
-        return ", ".join(f"{name} {DDL[name]}" for name in names)
+        return ", ".join(f"{name} {DDL[name]}" for name in self.options["columns"].split(","))
 
     def reader(self, schema: Any) -> DataSourceReader:
-        return ReadyMadeReader(int(self.options["rows"]), int(self.options["splits"]), self.options.get("column"))
+        return ReadyMadeReader(dict(self.options))
 
 
 class ReadyMadeReader(DataSourceReader):
-    def __init__(self, rows: int, splits: int, column: str | None) -> None:
-        self.rows, self.splits, self.column = rows, splits, column
+    def __init__(self, options: dict[str, str]) -> None:
+        self.options = options
 
     def partitions(self) -> list[InputPartition]:
-        return [InputPartition(self.rows // self.splits) for _ in range(self.splits)]
+        return [InputPartition(int(self.options["rows"]) // READY_SPLITS) for _ in range(READY_SPLITS)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         import pyarrow as pa
@@ -76,7 +141,7 @@ class ReadyMadeReader(DataSourceReader):
         from kbroker.pipeline.worker_process import settle
 
         settle()
-        n, rows = READY_ROWS if self.column is None else READY_ROWS_NARROW, partition.value
+        n, rows = int(self.options["batchRows"]), partition.value
         columns = {
             "key": pa.array([b"key-%d" % (number % KEYS) for number in range(n)]),
             "value": pa.array([bytes(RECORD_BYTES)] * n),
@@ -86,194 +151,324 @@ class ReadyMadeReader(DataSourceReader):
             "timestamp": pa.array([0] * n, pa.timestamp("us", tz="UTC")),
             "timestampType": pa.array([0] * n, pa.int32()),
         }
-        if self.column is not None:
-            columns = {self.column: columns[self.column]}
-        batch = pa.RecordBatch.from_pydict(columns)
+        names = self.options["columns"].split(",")
+        batch = pa.RecordBatch.from_pydict({name: columns[name] for name in names})
         for start in range(0, rows, n):
             yield batch.slice(0, min(n, rows - start))
 
 
-@contextmanager
-def broker_with_data(records: int, codecs: list[str], partitions: int) -> Iterator[tuple[Any, Path]]:
-    """A broker with a topic per codec, everything flushed, and the folder of its objects."""
+# -- data ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Place:
+    """A broker that runs over one store, and the source's options for that store."""
+
+    broker: Any
+    options: dict[str, str]
+    server_pid: int | None  # of the S3 server
+
+
+@contextlib.contextmanager
+def place_of(store: str, folder: Path) -> Iterator[Place]:
+    """The broker of a store, `folder` or `s3`, with what it has from earlier runs."""
     from broker_process import BrokerProcess
+    from s3_server import BUCKET, s3_server
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        options, pid = {"object.store": f"file:{folder / 'objects'}"}, None
+        if store == "s3":
+            server = stack.enter_context(s3_server(folder))
+            os.environ.update(server.environment())
+            options, pid = {"object.store": f"s3://{BUCKET}/bench", "s3.endpoint": server.endpoint}, server.pid
+        given = ["--object-store", options["object.store"]]
+        if "s3.endpoint" in options:
+            given += ["--s3-endpoint", options["s3.endpoint"]]
+        broker = BrokerProcess(folder / "data", *given).start()
+        stack.callback(broker.kill)
+        yield Place(broker, options, pid)
+        broker.stop()
+
+
+def topic_in(place: Place, folder: Path, codec: str, records: int, partitions: int) -> Topic:
+    """The topic of a codec, produced and flushed unless the folder has it."""
+    note = folder / f"{codec}-{records}-{partitions}.json"
+    if not note.exists():
+        first_ms = int(time.time() * 1000) - records * STEP_MS
+        topic = Topic(f"bench-{codec}-{records}-{partitions}", records, partitions, first_ms)
+        produce(place.broker.bootstrap, topic, codec)
+        place.broker.flush()
+        note.write_text(json.dumps(vars(topic)))
+        place.broker.stop()  # so that a new topic is read as one of an earlier run
+        place.broker.start()
+    return Topic(**json.loads(note.read_text()))
+
+
+def produce(bootstrap: str, topic: Topic, codec: str) -> None:
+    """Records of RECORD_BYTES that compress to about a half."""
     from confluent_kafka import Producer
     from confluent_kafka.admin import AdminClient, NewTopic
 
-    with tempfile.TemporaryDirectory() as folder:
-        objects = Path(folder) / "objects"
-        broker = BrokerProcess(Path(folder) / "data", "--object-store", f"file:{objects}").start()
-        try:
-            admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-            for codec in codecs:
-                for count in {partitions, 1}:
-                    name = topic_of(codec, count)
-                    admin.create_topics([NewTopic(name, count, 1)])[name].result(30)
-                    produce(
-                        Producer({"bootstrap.servers": broker.bootstrap, "compression.type": codec, "log_level": 0}),
-                        name,
-                        records if count > 1 else records * ONE_PARTITION_TIMES,
-                        count,
-                    )
-            broker.flush()
-            yield broker, objects
-        finally:
-            broker.kill()
-
-
-def topic_of(codec: str, partitions: int) -> str:
-    return f"bench-{codec}-{partitions}"
-
-
-def produce(producer: Any, topic: str, records: int, partitions: int) -> None:
-    """Records of RECORD_BYTES that compress to about a half."""
-    data = random.Random(1).randbytes(64 * 1024 * 1024).hex().encode()
-    for number in range(records):
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    made = NewTopic(topic.name, topic.partitions, 1, config={"retention.ms": "-1"})
+    admin.create_topics([made])[topic.name].result(30)
+    producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 50, "log_level": 0})
+    data = random.Random(1).randbytes(32 * MIB).hex().encode()
+    for number in range(topic.records):
+        start = number * 1021 * 127 % (len(data) - RECORD_BYTES)
+        record = {
+            "key": b"key-%d" % (number % KEYS),
+            "value": data[start : start + RECORD_BYTES],
+            "partition": number % topic.partitions,
+            "timestamp": topic.first_ms + number * STEP_MS,
+        }
         while True:
             try:
-                key = b"key-%d" % (number % KEYS)
-                start = number * 1021 * 127 % (len(data) - RECORD_BYTES)
-                value = data[start : start + RECORD_BYTES]
-                producer.produce(topic, key=key, value=value, partition=number % partitions)
+                producer.produce(topic.name, **record)
                 break
             except BufferError:
                 producer.poll(0.1)
     producer.flush()
 
 
+# -- sources ---------------------------------------------------------------------------------------------------
+
+
 def session(master: str) -> Any:
-    """A session with both sources."""
+    """A session with all sources."""
     import kbroker.pipeline
 
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     from pyspark.sql import SparkSession
 
     jars = ",".join(str(jar) for jar in sorted((ROOT / ".tools" / "spark").glob("*.jar")))
-    spark = (
-        SparkSession.builder.master(master)
-        .config("spark.jars", jars)
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "1g")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "2")
-        .getOrCreate()
-    )
+    builder = SparkSession.builder.master(master)
+    for name, value in {
+        "spark.jars": jars,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "2g",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+    }.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     kbroker.pipeline.register(spark)
     spark.dataSource.register(ReadyMade)
     return spark
 
 
-def sources(
-    spark: Any, broker: Any, objects: Path, topic: str, records: int, splits: int, query: str
-) -> dict[str, Callable[[], Any]]:
-    """The tables under comparison, by name."""
-    servers = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic}
-    direct = {"object.store": f"file:{objects}", "subscribe": topic}
-
-    def table(name: str, prune: bool = True, **options: str) -> Callable[[], Any]:
-        def load() -> Any:
-            spark.conf.set(PRUNE, str(prune).lower())
-            return spark.read.format(name).options(**options).load()
-
-        return load
-
-    return {
-        "kafka defaults": table("kafka", **servers),
-        "kafka best": table("kafka", **servers, **BEST),
-        "kbroker": table("kbroker", **direct),
-        "kbroker columns": table("kbroker", **direct, columns="key,partition,offset,timestamp"),
-        "kbroker all columns": table("kbroker", prune=False, **direct),
-        "ready-made batches": table("ready-made", rows=str(records), splits=str(splits)),
-        "ready-made column": table("ready-made", rows=str(records), splits=str(splits), column=NEEDED[query]),
-    }
+def run_once(
+    spark: Any, source: str, place: Place, topic: Topic, query: Query, given: argparse.Namespace
+) -> float | None:
+    """One query of a source; its seconds, if these are not those of the call. AssertionError if its result is wrong."""
+    if source == "raw":
+        return read_raw({**place.options, "subscribe": topic.name})
+    if source == "ready-made":
+        options = {"rows": str(topic.records), "columns": query.columns, "batchRows": str(given.batch_rows)}
+    elif source == "kafka":
+        options = {"kafka.bootstrap.servers": place.broker.bootstrap, "subscribe": topic.name, **BEST}
+    else:
+        options = {**place.options, "subscribe": topic.name, **dict(each.split("=", 1) for each in given.option)}
+    table = spark.read.format(source).options(**options).load()
+    found = query.run(table, topic, given.data / "out")
+    assert source == "ready-made" or found == query.expected(topic), (source, found, query.expected(topic))
+    return None
 
 
-def cpu_seconds(pid: int) -> float:
-    """CPU time of a process."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def seconds_of(table: Callable[[], Any], query: str, records: int) -> float:
-    """How long a query takes; its result is checked."""
+def read_raw(options: dict[str, str]) -> float:
+    """Reads the topic's objects by RAW_PROCESSES processes; seconds without their start."""
+    command = [sys.executable, "-m", "bench.spark_read", "--raw-part"]
+    pipe = subprocess.PIPE
+    parts = [
+        subprocess.Popen([*command, str(part), json.dumps(options)], stdin=pipe, stdout=pipe)
+        for part in range(RAW_PROCESSES)
+    ]
+    for part in parts:
+        assert part.stdout is not None
+        assert part.stdout.readline() == b"ready\n"
     started = time.perf_counter()
-    found = QUERIES[query](table())
-    took = time.perf_counter() - started
-    assert query == "max(timestamp)" or found[0][0] == records, (query, found)
-    return took
+    for part in parts:
+        assert part.stdin is not None
+        part.stdin.close()
+    assert [part.wait() for part in parts] == [0] * RAW_PROCESSES
+    return time.perf_counter() - started
 
 
-def measure(spark: Any, broker: Any, objects: Path, codec: str, partitions: int, rounds: int, records: int) -> None:
-    """All sources in turn, and a line for each."""
-    for query in QUERIES:
-        tables = sources(spark, broker, objects, topic_of(codec, partitions), records, partitions, query)
-        seconds: dict[str, list[float]] = {name: [] for name in tables}
-        broker_cpu: dict[str, float] = dict.fromkeys(tables, 0.0)
-        for number in range(rounds + WARM_UP_ROUNDS):
-            for name, table in tables.items():
-                before = cpu_seconds(broker.pid)
-                took = seconds_of(table, query, records)
-                if number >= WARM_UP_ROUNDS:
-                    seconds[name].append(took)
-                    broker_cpu[name] += cpu_seconds(broker.pid) - before
-        middle = {name: statistics.median(values) for name, values in seconds.items()}
-        for name, value in middle.items():
-            ratios = " ".join(f"{middle[other] / value:5.2f}x {other}" for other in ("kafka defaults", "kafka best"))
-            cpu = broker_cpu[name] / sum(seconds[name])
-            rate = records / value / 1000
-            print(
-                f"{spark.sparkContext.master:9} {codec:5} {query:15} {name:20} {value:6.2f} s {rate:6.0f} k rows/s "
-                f" {ratios}  broker {cpu:5.1%} of a core",
-                flush=True,
-            )
+def read_raw_part(part: int, options: dict[str, str]) -> None:
+    """Every RAW_PROCESSES-th range of the topic's objects, into the same memory."""
+    from kbroker.pipeline.batch_plan import plan_batch
+    from kbroker.pipeline.bucket_view import store_of
+    from kbroker.pipeline.options import parse_options
+    from kbroker.pipeline.read_ahead import WINDOW_BYTES
+
+    store = store_of(parse_options(options).place)
+    shares = [share for split in plan_batch(options, RAW_PROCESSES, {}) for share in split.shares]
+    images = sorted({(ref.key, ref.start, ref.length) for share in shares for ref in share.objects})
+    memory = memoryview(bytearray(WINDOW_BYTES))
+    print("ready", flush=True)
+    sys.stdin.read()
+    for key, first, length in images[part::RAW_PROCESSES]:
+        for start in range(first, first + length, WINDOW_BYTES):
+            store.get_into(key, start, memory[: min(WINDOW_BYTES, first + length - start)])
 
 
-def measure_one_partition(spark: Any, objects: Path, codec: str, rounds: int, records: int) -> dict[str, float]:
-    """Seconds of each query on the topic of one partition."""
-    options = {"object.store": f"file:{objects}", "subscribe": topic_of(codec, 1)}
-    records *= ONE_PARTITION_TIMES
-    middle: dict[str, float] = {}
-    for prune in ("true", "false"):
-        spark.conf.set(PRUNE, prune)
-        for query in QUERIES:
-            runs = [
-                seconds_of(lambda: spark.read.format("kbroker").options(**options).load(), query, records)
-                for _ in range(rounds + 1)
-            ]
-            middle[query + ("" if prune == "true" else ", all columns")] = statistics.median(runs[1:])
-    return middle
+# -- measuring -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Run:
+    """One run of one query."""
+
+    seconds: float
+    jvm_cpu: float
+    worker_cpu: float
+    server_cpu: float
+    bytes_read: int
+
+
+class Meter:
+    """What the processes of a session and a place use."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def _of(self) -> tuple[list[Process], list[Process], list[Process]]:
+        """The JVM, the Python processes under it, and broker and S3 server."""
+        under = descendants(os.getpid())
+        jvm = [each for each in under if each.name == "java"]
+        ours = {each.pid for parent in jvm for each in descendants(parent.pid)}
+        servers = [Process(pid, "") for pid in (self._place.broker.pid, self._place.server_pid) if pid is not None]
+        return jvm, [each for each in under if each.pid in ours], servers
+
+    def run(self, call: Callable[[], float | None], source: str) -> Run:
+        """Runs `call`, which may measure its seconds itself."""
+        before = self._use(source)
+        started = time.perf_counter()
+        took = call() or time.perf_counter() - started
+        return Run(took, *(after - first for after, first in zip(self._use(source), before, strict=True)))  # type: ignore[arg-type]
+
+    def _use(self, source: str) -> tuple[float, float, float, int]:
+        jvm, workers, servers = self._of()
+        readers = servers[:1] if source == "kafka" else workers
+        if self._place.server_pid is not None:
+            readers = servers[1:]  # what the S3 server has read, it has sent
+        cpu = (sum(map(cpu_seconds, group)) for group in (jvm, workers, servers))
+        return (*cpu, sum(map(read_bytes, readers)))  # type: ignore[return-value]
+
+    def pss_of_workers(self, call: Callable[[], float | None]) -> int:
+        """The highest PSS of a Python worker while `call` runs, in bytes."""
+        for worker in self._of()[1]:
+            forget_peak(worker)
+        call()
+        return max(map(pss_peak_bytes, self._of()[1]))
+
+
+def measure(
+    spark: Any, place: Place, topic: Topic, given: argparse.Namespace, store: str, codec: str
+) -> Iterator[dict[str, Any]]:
+    """A line of the table for each query and source, as a JSON object."""
+    meter = Meter(place)
+    for name in given.queries:
+        query = QUERIES[name]
+        runs: dict[str, list[Run]] = {source: [] for source in given.sources}
+
+        def once(source: str, query: Query = query) -> Callable[[], float | None]:
+            return lambda: run_once(spark, source, place, topic, query, given)
+
+        for number in range(given.rounds):
+            order = given.sources if number % 2 == 0 else given.sources[::-1]
+            for source in order:
+                runs[source].append(meter.run(once(source), source))
+        middle = {source: statistics.median(run.seconds for run in runs[source]) for source in runs}
+        for source, found in runs.items():
+            seconds = sorted(run.seconds for run in found)
+            quarter = len(seconds) // 4
+            yield {
+                "store": store, "codec": codec, "query": name, "source": source, "records": topic.records,
+                "seconds": middle[source], "low": seconds[quarter], "high": seconds[-1 - quarter],
+                "times": middle["kafka"] / middle[source] if "kafka" in middle else None,
+                **{key: statistics.median(getattr(run, key) for run in found)
+                   for key in ("jvm_cpu", "worker_cpu", "server_cpu", "bytes_read")},
+                "pss": meter.pss_of_workers(once(source)) if source == "kbroker" and given.pss else None,
+            }  # fmt: skip
+
+
+HEAD = (
+    f"{'store':7}{'codec':6}{'query':9}{'source':11}{'seconds':>8} {'middle half':>15}{'times':>7}"
+    f"{'JVM':>7}{'workers':>9}{'servers':>9}{'read, MB':>10}{'PSS, MB':>9}"
+)
+
+
+def text_of(line: dict[str, Any]) -> str:
+    """A line of the table."""
+    half = f"{line['low']:.2f} to {line['high']:.2f}"
+    times = f"{line['times']:.2f}" if line["times"] else ""
+    pss = f"{line['pss'] / 1e6:.0f}" if line["pss"] else ""
+    return (
+        f"{line['store']:7}{line['codec']:6}{line['query']:9}{line['source']:11}{line['seconds']:8.2f} {half:>15}"
+        f"{times:>7}{line['jvm_cpu']:7.1f}{line['worker_cpu']:9.1f}{line['server_cpu']:9.1f}"
+        f"{line['bytes_read'] / 1e6:10.1f}{pss:>9}"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=400_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--masters", default="local[1],local[2]")
-    parser.add_argument("--codecs", default="none,zstd")
-    parser.add_argument("--partitions", type=int, default=2)
-    parser.add_argument("--queries", default=",".join(QUERIES))
-    parser.add_argument("--only-one-partition", action="store_true", help="leave out the comparison with kafka")
-    arguments = parser.parse_args()
-    codecs = arguments.codecs.split(",")
-    for left_out in set(QUERIES) - set(arguments.queries.split(",")):
-        del QUERIES[left_out]
-    alone: dict[str, dict[tuple[str, str], float]] = {}
-    with broker_with_data(arguments.records, codecs, arguments.partitions) as (broker, objects):
-        for master in arguments.masters.split(","):
-            spark = session(master)
-            for codec in codecs:
-                if not arguments.only_one_partition:
-                    measure(spark, broker, objects, codec, arguments.partitions, arguments.rounds, arguments.records)
-                found = measure_one_partition(spark, objects, codec, arguments.rounds, arguments.records)
-                alone[master] = alone.get(master, {}) | {(codec, query): value for query, value in found.items()}
+    if "--raw-part" in sys.argv:
+        read_raw_part(int(sys.argv[-2]), json.loads(sys.argv[-1]))
+        return
+    given = arguments()
+    print(HEAD, flush=True)
+    for store in given.stores:
+        folder = given.data / store
+        with place_of(store, folder) as place:
+            topics = {
+                codec: topic_in(place, folder, codec, given.records, given.partitions) for codec in given.codecs
+            }
+            spark = session(given.master)
+            for codec, topic in topics.items():
+                for source in set(given.sources) - {"raw"}:  # both sides compiled and their processes started
+                    run_once(spark, source, place, topic, QUERIES["window"], given)
+                for line in measure(spark, place, topic, given, store, codec):
+                    print(text_of(line), flush=True)
+                    if given.json is not None:
+                        with given.json.open("a") as lines:
+                            lines.write(json.dumps({"at": int(time.time()), **line}) + "\n")
             spark.stop()
-    first = next(iter(alone.values()))
-    for (codec, query), value in first.items():
-        others = "  ".join(f"{master} {found[codec, query]:.2f} s" for master, found in alone.items())
-        gain = value / list(alone.values())[-1][codec, query]
-        print(f"one partition {codec:5} {query:28} {others}  {gain:.2f}x")
+            shutil.rmtree(given.data / "out", ignore_errors=True)
+
+
+def arguments() -> argparse.Namespace:
+    """The command line, checked."""
+
+    def names_of(known: tuple[str, ...]) -> Callable[[str], list[str]]:
+        def split(text: str) -> list[str]:
+            if unknown := set(text.split(",")) - set(known):
+                raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: there are {', '.join(known)}")
+            return text.split(",")
+
+        return split
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--records", type=int, default=3_000_000)
+    parser.add_argument("--partitions", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--stores", type=names_of(("folder", "s3")), default=["folder"])
+    parser.add_argument("--codecs", type=names_of(("none", "gzip", "snappy", "lz4", "zstd")), default=["none"])
+    parser.add_argument("--queries", type=names_of(tuple(QUERIES)), default=list(QUERIES))
+    sources = ("kafka", "kbroker", "ready-made", "raw")
+    parser.add_argument("--sources", type=names_of(sources), default=["kafka", "kbroker"])
+    parser.add_argument("--option", action="append", default=[], help="of format('kbroker'), as splitBytes=1000000")
+    parser.add_argument("--batch-rows", type=int, default=900, help="of the ready-made source")
+    parser.add_argument("--no-pss", dest="pss", action="store_false")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    found = parser.parse_args()
+    found.data = found.data.resolve()
+    return found
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Reads a share's batches from its objects: ranged GETs ahead of the decoder, every batch checked when it arrives.
+"""Reads a share's batches from its objects, in ranges loaded ahead of the decoder; every batch is checked when it
+arrives.
 
 A range that is gone or another version is looked up in the manifest again: compaction and conversion replace objects
 while a query runs, with the same offsets in them.
@@ -9,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,16 +30,15 @@ from kbroker.pipeline.batch_choice import (
     within_time,
 )
 from kbroker.pipeline.bucket_view import BucketView, store_of
-from kbroker.pipeline.options import SourceOptions
+from kbroker.pipeline.options import OptionError, SourceOptions
 from kbroker.pipeline.planned_objects import PlannedObject, objects_between
+from kbroker.pipeline.read_ahead import WINDOW_BYTES, ReadAhead
 from kbroker.pipeline.splits import Share, Split, is_read_whole
 from kbroker.storage.formats.kfs_keys import SEGMENT_SUFFIX
 from kbroker.storage.formats.klix import TAIL_BYTES, KlixFooter
 from kbroker.storage.manifest.partition_state import ObjectRef
 from kbroker.storage.stores.object_store import InvalidRange, NotFound, ObjectStore, PreconditionFailed
 
-WINDOW_BYTES = 4 * MIB  # one GET, unless a single batch is larger
-WINDOWS_AHEAD = 3
 INDEXES_AHEAD = 2
 COUNTED_WHOLE_BYTES = 64 * 1024  # where rows are counted, a smaller image comes in one GET
 LOOK_UPS_MAX = 8  # of one share: a limit on repeated replacement
@@ -71,23 +71,29 @@ class _Window:
 
 
 class ObjectBatchReader:
-    """The batches of one share, in order. Not thread-safe; a few threads of its own read ahead."""
+    """The batches of one share, in order. Not thread-safe; `ahead` has the threads."""
 
-    def __init__(self, options: SourceOptions, split: Split, share: Share, store: ObjectStore | None = None) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        split: Split,
+        share: Share,
+        ahead: ReadAhead,
+        store: ObjectStore | None = None,
+    ) -> None:
         self._options = options
+        self._ahead = ahead
         self._share = share
         self._split = split
         self._counted = is_counted(options.columns, split.lowest_timestamp, split.highest_timestamp)
         self._store = store if store is not None else store_of(options.place)
         self._given_store = store
-        self._pool = ThreadPoolExecutor(WINDOWS_AHEAD, thread_name_prefix="kbroker-read")
-
-    def close(self) -> None:
-        """Cancels the reads ahead."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
 
     def batches(self) -> Iterator[tuple[memoryview, str, int]]:
-        """Checked whole batches, the key of their object, and the offset from which they count."""
+        """Checked whole batches, the key of their object, and the offset from which they count.
+
+        The bytes are valid until the next are asked for.
+        """
         for window, data in self._all():
             yield data, window.ref.key, window.first
 
@@ -101,7 +107,7 @@ class ObjectBatchReader:
         offset = self._share.first
         for _ in range(LOOK_UPS_MAX):
             try:
-                yield from self._ahead(objects, offset)
+                yield from self._ahead.run(self._fitting(objects, offset), self._load)
                 return
             except _Replaced as replaced:
                 offset, objects = self._look_up(replaced)
@@ -129,37 +135,19 @@ class ObjectBatchReader:
         timestamps = self._split.lowest_timestamp, self._split.highest_timestamp
         return first, objects_between(manifest, share.topic_id, share.partition, (first, share.stop), timestamps)
 
-    # -- reading ahead -----------------------------------------------------------------------------------------
+    # -- what to load ------------------------------------------------------------------------------------------
 
-    def _ahead(self, objects: Iterator[PlannedObject], offset: int) -> Iterator[tuple[_Window, memoryview]]:
-        """Windows in order, some of them being read while one is used."""
-        running: deque[tuple[_Window, Future[memoryview]]] = deque()
-        windows = self._windows(objects, offset)
-        replaced: _Replaced | None = None
-        try:
-            while True:
-                while replaced is None and len(running) < WINDOWS_AHEAD:
-                    try:
-                        window = next(windows)
-                    except StopIteration:
-                        break
-                    except _Replaced as error:
-                        replaced = error  # what is being read lies before it, and counts
-                    else:
-                        running.append((window, self._pool.submit(self._load, window)))
-                if not running:
-                    break
-                window, future = running.popleft()
-                try:
-                    data = future.result()
-                except _REPLACED as error:
-                    raise _Replaced(window.ref, window.first, error) from None
-                yield window, data
-        finally:
-            for _, future in running:
-                future.cancel()
-        if replaced is not None:
-            raise replaced
+    def _fitting(self, objects: Iterator[PlannedObject], offset: int) -> Iterator[_Window]:
+        """The windows. Raises OptionError before one that is too large for the task's memory."""
+        limit = self._options.read_memory_bytes // 2
+        for window in self._windows(objects, offset):
+            if window.length > limit:
+                raise OptionError(
+                    f"{window.ref.key}: {window.length} bytes from offset {window.first} of {self._share.name} on are "
+                    f"read at once: set option 'readMemoryBytes' to {2 * window.length} or more (it is "
+                    f"{self._options.read_memory_bytes})"
+                )
+            yield window
 
     def _windows(self, objects: Iterator[PlannedObject], offset: int) -> Iterator[_Window]:
         for one, index in self._indexed(objects):
@@ -184,7 +172,7 @@ class ObjectBatchReader:
             whole = is_read_whole(one)
             if self._counted and one.length > COUNTED_WHOLE_BYTES and not one.key.endswith(SEGMENT_SUFFIX):
                 whole = False
-            ahead.append((one, None if whole else self._pool.submit(self._footer, one)))
+            ahead.append((one, None if whole else self._ahead.submit(self._footer, one)))
             if len(ahead) > INDEXES_AHEAD:
                 yield ahead.popleft()
         yield from ahead
@@ -221,11 +209,15 @@ class ObjectBatchReader:
 
     # -- one range ---------------------------------------------------------------------------------------------
 
-    def _load(self, window: _Window) -> memoryview:
+    def _load(self, window: _Window, memory: memoryview) -> memoryview:
         ref, entries = window.ref, window.entries
         if window.rows is not None:
-            return memoryview(b"")
-        data = self._get(ref, window.start, window.length)
+            return memory
+        try:
+            self._store.get_into(ref.key, window.start, memory, if_match=ref.etag)
+        except _REPLACED as error:
+            raise _Replaced(ref, window.first, error) from None
+        data = memory
         if entries is None:
             footer = _footer_of_all(ref, data)
             entries = _checked(ref, footer).entries

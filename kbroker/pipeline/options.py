@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kbroker.limits import MIB
 from kbroker.pipeline.column_names import DDL
 
 EARLIEST, LATEST = -2, -1  # as in the JSON of startingOffsets
@@ -19,11 +20,15 @@ INT64_MAX = (1 << 63) - 1  # the largest offset and timestamp
 TRIGGER_PROCESSING_TIME, TRIGGER_AVAILABLE_NOW = "processingtime", "availablenow"
 TRIGGER_VARIABLE = "KBROKER_QUERY_TRIGGER"  # what the query's trigger is, in the environment of a stream's process
 
+READ_MEMORY_BYTES = 64 * MIB  # of a task, beside the 100 MiB or so of its Python process
+READ_MEMORY_BYTES_MIN = 16 * MIB
+
 TopicPartition = tuple[str, int]
 
 _STRATEGIES = ("subscribe", "subscribepattern", "assign")
 _OWN = {"object.store", "cluster.id", "s3.endpoint", "s3.region", "columns", "tail", "trigger", "splitbytes"}
 _KNOWN = _OWN | {
+    "readmemorybytes",
     *_STRATEGIES,
     "startingoffsets",
     "endingoffsets",
@@ -108,6 +113,7 @@ class SourceOptions:
     read_committed: bool
     min_partitions: int | None
     split_bytes: int | None
+    read_memory_bytes: int
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
@@ -179,6 +185,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         read_committed=isolation == "read_committed",
         min_partitions=_positive(options, "minPartitions"),
         split_bytes=_positive(options, "splitBytes"),
+        read_memory_bytes=_read_memory_bytes(options),
         max_offsets_per_trigger=most,
         min_offsets_per_trigger=least,
         max_trigger_delay_ms=_duration_ms(options.get("maxtriggerdelay", "15m")),
@@ -335,6 +342,15 @@ def _positive(options: Mapping[str, str], name: str) -> int | None:
         return _whole(value, name, lambda number: number > 0)
     except OptionError:
         raise OptionError(f"{name} must be a positive whole number, not '{value}'") from None
+
+
+def _read_memory_bytes(options: Mapping[str, str]) -> int:
+    given = _positive(options, "readMemoryBytes")
+    if given is None:
+        return READ_MEMORY_BYTES
+    if given < READ_MEMORY_BYTES_MIN:
+        raise OptionError(f"readMemoryBytes must be at least {READ_MEMORY_BYTES_MIN}, not {given}")
+    return given
 
 
 def _duration_ms(text: str) -> int:

@@ -3,41 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 
 import numpy as np
 import pyarrow as pa
 
 from kbroker._fast.records.record_batch import CorruptRecordsError
+from kbroker._fast.records.record_rows import RowReader
 from kbroker.errors import CorruptionError
 from kbroker.pipeline.batch_choice import CountedRows
 from kbroker.pipeline.columns import SOURCE_TYPES, BatchMaker
 from kbroker.pipeline.object_batches import ObjectBatchReader
 from kbroker.pipeline.options import SourceOptions
+from kbroker.pipeline.read_ahead import ReadAhead
 from kbroker.pipeline.splits import Share, Split
 
 ROWS_MAX = 64 * 1024  # of an Arrow batch
 
 
-def counted_batches(options: SourceOptions, split: Split, share: Share) -> Iterator[pa.RecordBatch]:
+def counted_batches(options: SourceOptions, split: Split, share: Share, ahead: ReadAhead) -> Iterator[pa.RecordBatch]:
     """Arrow batches of a share in objects, in order. Raises StoreError, CorruptionError, DataLossError."""
     maker = BatchMaker(options.columns, share.topic, share.partition)
     aborted = share.aborted_by_producer() if options.read_committed else None
     rows = _Rows(options.columns, share)
-    with closing(ObjectBatchReader(options, split, share)) as reader:
-        for found in reader.counted():
-            if isinstance(found, CountedRows):
-                yield from rows.add(found)
-                continue
-            data, where, first = found
-            builder = maker.builder()
-            try:
-                builder.add(data, first_offset=max(first, share.first), stop_offset=share.stop, aborted=aborted)
-            except CorruptRecordsError as error:
-                raise CorruptionError(f"{where}, partition {share.name}: {error}") from None
-            if builder.rows:  # a window of transaction markers has none
-                yield from rows.flush()
-                yield maker.take(builder)
+    reader = RowReader(stop_offset=share.stop)
+    for found in ObjectBatchReader(options, split, share, ahead).counted():
+        if isinstance(found, CountedRows):
+            yield from rows.add(found)
+            continue
+        data, where, first = found
+        builder = maker.builder()
+        reader.open(data, first_offset=max(first, share.first), aborted=aborted)
+        try:
+            reader.fill(builder)
+        except CorruptRecordsError as error:
+            raise CorruptionError(f"{where}, partition {share.name}: {error}") from None
+        if (batch := maker.take(builder)) is not None:  # a window of transaction markers has none
+            yield from rows.flush()
+            yield batch
     yield from rows.flush()
 
 

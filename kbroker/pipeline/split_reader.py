@@ -8,6 +8,7 @@ from contextlib import closing
 import pyarrow as pa
 
 from kbroker._fast.records.record_batch import CorruptRecordsError
+from kbroker._fast.records.record_rows import RecordTooLarge, RowReader
 from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
 from kbroker.pipeline import data_loss
@@ -15,61 +16,69 @@ from kbroker.pipeline.batch_choice import is_counted
 from kbroker.pipeline.broker_tail import Aborted, BrokerTail, OffsetGone
 from kbroker.pipeline.columns import BatchMaker
 from kbroker.pipeline.object_batches import ObjectBatchReader
-from kbroker.pipeline.options import SourceOptions, parse_options
+from kbroker.pipeline.options import OptionError, SourceOptions, parse_options
+from kbroker.pipeline.read_ahead import ReadAhead, memory_bytes_for
 from kbroker.pipeline.row_count import counted_batches
 from kbroker.pipeline.splits import Share, Split
 
-ROWS_MAX = 64 * 1024  # of an Arrow batch; the last record batch in it may go beyond
-BYTES_MAX = 2 * MIB
+ROWS_MAX = 64 * 1024  # of an Arrow batch
+BYTES_MAX = 1 * MIB  # the last record in it may go beyond
 
 
 def read_split(given: Mapping[str, str], split: Split) -> Iterator[pa.RecordBatch]:
-    """Arrow batches of a task, in the order of its shares. Raises StoreError, CorruptionError, DataLossError."""
+    """Arrow batches of a task, in the order of its shares.
+
+    Raises StoreError, CorruptionError, DataLossError; OptionError for a batch or a record that does not fit into
+    `readMemoryBytes`.
+    """
     options = parse_options(given)
     counted = is_counted(options.columns, split.lowest_timestamp, split.highest_timestamp)
-    for share in split.shares:
-        if counted and not share.tail:
-            yield from counted_batches(options, split, share)
-            continue
-        reader = _tail(options, split, share) if share.tail else _objects(options, split, share)
-        maker = BatchMaker(options.columns, share.topic, share.partition)
-        yield from _rows(maker, reader, share, split)
+    with closing(ReadAhead(options.read_memory_bytes)) as ahead:
+        for share in split.shares:
+            if counted and not share.tail:
+                yield from counted_batches(options, split, share, ahead)
+                continue
+            source = _tail(options, split, share) if share.tail else _objects(options, split, share, ahead)
+            yield from _rows(options, ahead, source, share, split)
 
 
 # Whole batches, their source, the offset from which they count, and their aborted ranges.
 Source = Iterator[tuple[bytes | memoryview, str, int, Aborted | None]]
 
 
-def _rows(maker: BatchMaker, source: Source, share: Share, split: Split) -> Iterator[pa.RecordBatch]:
+def _rows(
+    options: SourceOptions, ahead: ReadAhead, source: Source, share: Share, split: Split
+) -> Iterator[pa.RecordBatch]:
+    maker = BatchMaker(options.columns, share.topic, share.partition)
     builder = maker.builder()
+    reader = RowReader(
+        stop_offset=share.stop,
+        lowest_timestamp=split.lowest_timestamp,
+        highest_timestamp=split.highest_timestamp,
+    )
     for data, where, first, aborted in source:
-        position = 0
-        while position < len(data):
-            try:
-                position = builder.add(
-                    data,
-                    position,
-                    first_offset=max(first, share.first),
-                    stop_offset=share.stop,
-                    lowest_timestamp=split.lowest_timestamp,
-                    highest_timestamp=split.highest_timestamp,
-                    aborted=aborted,
-                    rows_max=ROWS_MAX,
-                    bytes_max=BYTES_MAX,
-                )
-            except CorruptRecordsError as error:
-                raise CorruptionError(f"{where}, partition {share.name}: {error}") from None
-            if (builder.rows >= ROWS_MAX or builder.nbytes >= BYTES_MAX) and (batch := maker.take(builder)) is not None:
-                yield batch
+        room = ahead.room_bytes(len(data))
+        reader.open(data, first_offset=max(first, share.first), aborted=aborted, room_bytes=room)
+        try:
+            while reader.fill(builder, ROWS_MAX, BYTES_MAX):
+                if (batch := maker.take(builder)) is not None:
+                    yield batch
+        except CorruptRecordsError as error:
+            raise CorruptionError(f"{where}, partition {share.name}: {error}") from None
+        except RecordTooLarge as error:
+            needed = memory_bytes_for(error.needed_bytes, len(data))
+            raise OptionError(
+                f"{where}, partition {share.name}: {error}: set option 'readMemoryBytes' to {needed} or more (it is "
+                f"{options.read_memory_bytes})"
+            ) from None
     if (batch := maker.take(builder)) is not None:
         yield batch
 
 
-def _objects(options: SourceOptions, split: Split, share: Share) -> Source:
+def _objects(options: SourceOptions, split: Split, share: Share, ahead: ReadAhead) -> Source:
     aborted: Aborted | None = share.aborted_by_producer() if options.read_committed else None
-    with closing(ObjectBatchReader(options, split, share)) as reader:
-        for data, where, first in reader.batches():
-            yield data, where, first, aborted
+    for data, where, first in ObjectBatchReader(options, split, share, ahead).batches():
+        yield data, where, first, aborted
 
 
 def _tail(options: SourceOptions, split: Split, share: Share) -> Source:

@@ -32,13 +32,6 @@ cdef struct BytesColumn:
     Growable data
     int64_t nulls
 
-cdef struct RowBounds:
-    # Records outside are left out; the offsets are [first, stop), the timestamps [lowest, highest].
-    int64_t first_offset
-    int64_t stop_offset
-    int64_t lowest_timestamp
-    int64_t highest_timestamp
-
 
 cdef class ColumnBuffer:
     """Bytes taken from a builder; a read-only buffer that frees them with itself."""
@@ -46,23 +39,22 @@ cdef class ColumnBuffer:
 
 
 cdef class ColumnBuilder:
-    """Rows of the columns asked for. One thread at a time; the GIL is released while a batch is decoded."""
+    """Rows of the columns asked for. One thread at a time, without the GIL where it is declared so."""
     cdef readonly int64_t rows
     cdef int wanted
-    cdef bint running         # a thread is in it, perhaps without the GIL
     cdef BytesColumn key, value, header_key, header_value
     cdef Growable offset, timestamp, timestamp_type
     cdef Growable list_validity, list_offsets
     cdef int64_t header_rows, header_nulls
-    cdef bytearray plain      # the decompressed records of a batch; kept for the next one
 
     cdef int open_columns(self) except -1
     cdef void free_columns(self) noexcept
-    cdef bint is_counted(self, const BatchInfo* info, const RowBounds* bounds) noexcept
-    cdef int add_counted(self, const BatchInfo* info) except -1
-    cdef int add_batch(self, const uint8_t* p, Py_ssize_t position, const uint8_t[::1] batches,
-                       const BatchInfo* info, const RowBounds* bounds) except -1
-    cdef int decode(self, const BatchInfo* info, Cursor* c, const RowBounds* bounds) noexcept nogil
+    cdef int64_t size(self) noexcept nogil                  # bytes in all columns
+    # Whether a column is wanted that only the records tell, not the header of their batch.
+    cdef bint differs_by_record(self) noexcept nogil
+    # As many rows as the header says. 0 or FAULT_NO_MEMORY.
+    cdef int put_counted(self, const BatchInfo* info) noexcept nogil
+    # A row. 0 or a FAULT_; after FAULT_TIMESTAMP the columns are as before.
     cdef int put_row(self, const BatchInfo* info, const RecordView* record, int64_t offset,
                      int64_t timestamp) noexcept nogil
     cdef int put_headers(self, const RecordView* record) noexcept nogil

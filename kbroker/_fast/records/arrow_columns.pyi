@@ -1,4 +1,4 @@
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
 from typing_extensions import Buffer
 
@@ -14,17 +14,4 @@ class ColumnBuilder:
     def __init__(self, columns: Iterable[str]) -> None: ...
     @property
     def nbytes(self) -> int: ...
-    def add(
-        self,
-        batches: Buffer,
-        position: int = 0,
-        *,
-        first_offset: int = 0,
-        stop_offset: int = ...,
-        lowest_timestamp: int = ...,
-        highest_timestamp: int = ...,
-        aborted: Mapping[int, Sequence[tuple[int, int]]] | None = None,
-        rows_max: int = ...,
-        bytes_max: int = ...,
-    ) -> int: ...
     def take(self) -> tuple[int, dict[str, tuple[int, tuple[ColumnBuffer | None, ...]]]]: ...

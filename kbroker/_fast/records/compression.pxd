@@ -1,4 +1,4 @@
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from kbroker._fast.base.cursor cimport Cursor
 from kbroker._fast.records.decompression_memory cimport Share
@@ -23,6 +23,28 @@ cdef class Plain:
 cdef Plain plain_of(int codec, body)
 # Bytes that were decompressed elsewhere, and the share that was taken for them.
 cdef Plain plain_held(bytes data, Share share)
+
+
+cdef class PlainStream:
+    """The decompressed bytes of a batch, read into the caller's memory as it has room. Not thread-safe.
+
+    Borrows the compressed bytes until their end or `close`. It takes no share of the budget: the caller judges
+    `working_bytes`, and nothing is allocated before the first read. Raises DecompressionError, also beyond `total_max`.
+    """
+    cdef readonly int64_t working_bytes   # the most that the codec takes beside the caller's memory
+    cdef int codec
+    cdef object body                      # None after the end
+    cdef object reader, decoder           # of zstd
+    cdef uint64_t window_bytes
+    cdef object pieces                    # of other codecs
+    cdef const uint8_t[::1] piece
+    cdef Py_ssize_t taken                 # of the piece
+    cdef int64_t total_max, total_left
+
+    cdef int start(self) except -1
+    cdef Py_ssize_t read(self, uint8_t* out, Py_ssize_t n) except -1      # at most n bytes; 0 at the end
+    cdef Py_ssize_t read_zstd(self, uint8_t* out, Py_ssize_t n) except -1
+    cdef Py_ssize_t read_piece(self, uint8_t* out, Py_ssize_t n) except -1
 
 
 cdef class PieceReader:

@@ -20,6 +20,8 @@ import lz4.frame
 import snappy
 import zstandard
 
+from cpython.buffer cimport PyBUF_WRITE
+from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
@@ -240,25 +242,6 @@ def decompress(int codec, body, int64_t max_bytes):
     return plain.data[:plain.size] if plain.size else b""
 
 
-def decompress_into(int codec, body, bytearray out not None, int64_t max_bytes):
-    """What `decompress` does, to the front of ``out``: it grows where it has to. Returns how many bytes they are.
-
-    For a caller with many batches: memory that is used again spares allocations, their page faults and a copy.
-    """
-    cdef int64_t total = 0
-    cdef Claim claim
-    if codec == 4:
-        _read_claim(codec, body, &claim)
-        with memory.share(claim.working_bytes):
-            return _zstd_into(body, out, max_bytes)
-    for piece in shared_pieces(codec, body):
-        if total + len(piece) > max_bytes:
-            raise DecompressionError(f"decompresses to more than {max_bytes} bytes")
-        out[total:total + len(piece)] = piece
-        total += len(piece)
-    return total
-
-
 def shared_pieces(int codec, body, bint wait=True):
     """What `decompress_pieces` does, with a share of the budget while it goes on.
 
@@ -355,29 +338,6 @@ def _zstd_pieces(body):
         _keep_zstd_decoder(decoder, window_bytes)
 
 
-def _zstd_into(body, bytearray out, int64_t max_bytes):
-    cdef int64_t total = 0
-    cdef int64_t more = 0
-    window_bytes = zstd_window_bytes(body)
-    decoder = _take_zstd_decoder()
-    try:
-        with decoder.stream_reader(body, read_across_frames=True, closefd=False) as reader:
-            while True:
-                if total == len(out):
-                    out.extend(bytes(max(PIECE_BYTES, total)))
-                with memoryview(out) as room:      # released before `out` can grow
-                    more = reader.readinto(room[total:])
-                total += more
-                if total > max_bytes:
-                    raise DecompressionError(f"decompresses to more than {max_bytes} bytes")
-                if more == 0:
-                    return total
-    except zstandard.ZstdError as error:
-        raise DecompressionError(f"zstd: {error}") from None
-    finally:
-        _keep_zstd_decoder(decoder, window_bytes)
-
-
 def _take_zstd_decoder():
     # Making a decoder costs more than decoding a small batch.
     try:
@@ -448,6 +408,68 @@ def _snappy_block(block):
     if size != declared:
         raise DecompressionError("snappy: the block is shorter than it says")
     return plain
+
+
+cdef class PlainStream:
+    def __init__(self, int codec, body, int64_t total_max):
+        cdef Claim claim
+        _read_claim(codec, body, &claim)
+        self.working_bytes = claim.working_bytes
+        self.total_max = self.total_left = min(total_max, claim.plain_bytes)
+        if codec == 4:
+            self.window_bytes = zstd_window_bytes(body)
+        self.codec = codec
+        self.body = body
+
+    cdef int start(self) except -1:
+        if self.codec == 4:
+            self.decoder = _take_zstd_decoder()
+            self.reader = self.decoder.stream_reader(self.body, read_across_frames=True, closefd=False)
+        else:
+            self.pieces = decompress_pieces(self.codec, self.body)
+        return 0
+
+    cdef Py_ssize_t read(self, uint8_t* out, Py_ssize_t n) except -1:
+        cdef Py_ssize_t count
+        if self.body is None:
+            return 0
+        if self.reader is None and self.pieces is None:
+            self.start()
+        count = self.read_zstd(out, n) if self.codec == 4 else self.read_piece(out, n)
+        self.total_left -= count
+        if self.total_left < 0:
+            raise DecompressionError(f"decompresses to more than {self.total_max} bytes")
+        if count == 0 and n > 0:
+            self.close()
+        return count
+
+    cdef Py_ssize_t read_zstd(self, uint8_t* out, Py_ssize_t n) except -1:
+        try:
+            return self.reader.readinto(PyMemoryView_FromMemory(<char*>out, n, PyBUF_WRITE))
+        except zstandard.ZstdError as error:
+            raise DecompressionError(f"zstd: {error}") from None
+
+    cdef Py_ssize_t read_piece(self, uint8_t* out, Py_ssize_t n) except -1:
+        cdef Py_ssize_t count
+        while self.piece is None or self.taken == self.piece.shape[0]:
+            self.piece = next(self.pieces, None)
+            self.taken = 0
+            if self.piece is None:
+                return 0
+        count = min(n, self.piece.shape[0] - self.taken)
+        memcpy(out, &self.piece[self.taken], count)
+        self.taken += count
+        return count
+
+    def readinto(self, uint8_t[::1] out not None):
+        """Fills the front of `out`; returns how many bytes it has, 0 at the end. Raises DecompressionError."""
+        return self.read(&out[0], out.shape[0]) if out.shape[0] else 0
+
+    def close(self):
+        """Ends it; may be called again."""
+        if self.decoder is not None:
+            _keep_zstd_decoder(self.decoder, self.window_bytes)
+        self.body = self.reader = self.decoder = self.pieces = self.piece = None
 
 
 cdef class PieceReader:

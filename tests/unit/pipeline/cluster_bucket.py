@@ -15,6 +15,7 @@ from kbroker.pipeline.splits import Split
 from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.ledger.ownership import claim
 from kbroker.storage.manifest.manifest import RECORD_KIND
+from kbroker.storage.stores.object_store import ObjectStore
 from tests.unit.storage.read.object_bucket import KEYS, NOW, ObjectBucket, topic_id
 
 PLACE = Place("memory:", None, None, None)
@@ -23,8 +24,8 @@ PLACE = Place("memory:", None, None, None)
 class ClusterBucket(ObjectBucket):
     """Topics, and objects that the manifest log names at once."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, store: ObjectStore | None = None) -> None:
+        super().__init__(store)
         claim(self.store, KEYS.root, "data-dir", False, NOW)
         self._manifest = self._log(KEYS.manifest_dir)
         self.metadata = self._log(KEYS.metadata_dir)

@@ -9,6 +9,7 @@ import pytest
 
 from kbroker._fast.records.arrow_columns import COLUMNS, ColumnBuilder
 from kbroker._fast.records.record_batch import CorruptRecordsError
+from kbroker._fast.records.record_rows import RecordTooLarge, RowReader
 from kbroker._fast.records.records import build_batch, build_control_batch, iter_batches, iter_records, seal
 from kbroker.pipeline.column_names import DDL
 from kbroker.pipeline.columns import BatchMaker
@@ -55,15 +56,34 @@ def expected(batches: bytes, topic: str = "t", partition: int = 3) -> list[dict]
     return rows
 
 
-def decoded(batches: bytes, columns=tuple(DDL), **bounds) -> list[dict]:
+def decoded(batches: bytes, columns=tuple(DDL), first_offset: int = 0, aborted=None, **bounds) -> list[dict]:
     maker = BatchMaker(columns, "t", 3)
     builder = maker.builder()
-    assert builder.add(batches, **bounds) == len(batches)
+    reader = RowReader(**bounds)
+    reader.open(batches, first_offset=first_offset, aborted=aborted)
+    assert not reader.fill(builder)
     batch = maker.take(builder)
     if batch is None:
         return []
     batch.validate(full=True)
     return batch.to_pylist()
+
+
+def in_parts(batches: bytes, rows_max: int, bytes_max: int, room_bytes: int) -> tuple[list[dict], list[int]]:
+    """The rows, and the bytes of each Arrow batch."""
+    maker = BatchMaker(tuple(DDL), "t", 3)
+    builder, reader = maker.builder(), RowReader()
+    reader.open(batches, room_bytes=room_bytes)
+    rows: list[dict] = []
+    sizes: list[int] = []
+    more = True
+    while more:
+        more = reader.fill(builder, rows_max, bytes_max)
+        sizes.append(builder.nbytes)
+        if (batch := maker.take(builder)) is not None:
+            batch.validate(full=True)
+            rows += batch.to_pylist()
+    return rows, sizes
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -87,8 +107,9 @@ def test_only_the_columns_asked_for_are_built(columns: tuple[str, ...]) -> None:
 
 
 def test_columns_that_are_not_asked_for_are_not_copied() -> None:
-    builder = ColumnBuilder(["offset"])
-    builder.add(build_batch([(None, b"v" * 100_000, NOW, [])]))
+    builder, reader = ColumnBuilder(["offset"]), RowReader()
+    reader.open(build_batch([(None, b"v" * 100_000, NOW, [])]))
+    reader.fill(builder)
     assert builder.nbytes == 8
 
 
@@ -143,18 +164,57 @@ def test_control_batches_and_aborted_transactions_are_left_out() -> None:
     assert [row["offset"] for row in decoded(batches, aborted={1: [(0, 3)]})] == [1, 4]
 
 
-def test_a_full_builder_continues_where_it_stopped() -> None:
-    batches = b"".join(build_batch(odd_records(random.Random(n), 10), base_offset=10 * n) for n in range(10))
-    maker = BatchMaker(tuple(DDL), "t", 3)
-    builder = maker.builder()
-    rows, position = [], 0
-    while position < len(batches):
-        position = builder.add(batches, position, rows_max=15)
-        taken = maker.take(builder)
-        assert taken.num_rows <= 24
-        rows += taken.to_pylist()
-    assert rows == expected(batches)
-    assert maker.take(builder) is None
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize(("rows_max", "bytes_max"), [(15, 1 << 30), (1 << 30, 20_000), (1, 1 << 30)])
+def test_arrow_batches_end_within_record_batches(codec: str, rows_max: int, bytes_max: int) -> None:
+    made = [build_batch(odd_records(random.Random(n), 40), base_offset=40 * n, codec=codec) for n in range(4)]
+    rows, sizes = in_parts(b"".join(made), rows_max, bytes_max, 1 << 30)
+    assert rows == expected(b"".join(made))
+    assert len(sizes) > 4
+    assert max(sizes) < bytes_max + (1 << 15)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_records_larger_than_a_piece_are_decompressed(codec: str) -> None:
+    chosen = random.Random(codec)
+    sizes = (300_000, 5, 1_500_000, 262_144, 0, 700_001)
+    batch = build_batch([(b"k", chosen.randbytes(size), NOW, []) for size in sizes], codec=codec)
+    rows, _ = in_parts(batch, 1 << 30, 1 << 20, 1 << 30)
+    assert rows == expected(batch)
+
+
+@pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
+def test_a_batch_of_many_times_its_size_stays_within_its_room(codec: str) -> None:
+    """64 MiB of zeros in 64 records; nothing of that order is ever allocated."""
+    batch = build_batch([(None, bytes(1 << 20), NOW, [])] * 64, codec=codec)
+    maker = BatchMaker(("value",), "t", 3)
+    builder, reader = maker.builder(), RowReader()
+    reader.open(batch, room_bytes=12 << 20)
+    lengths = []
+    more = True
+    while more:
+        more = reader.fill(builder, 1 << 30, 1 << 20)
+        assert builder.nbytes < 3 << 20
+        if (taken := maker.take(builder)) is not None:
+            lengths += [len(value) for value in taken.column("value").to_pylist()]
+    assert lengths == [1 << 20] * 64
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_record_beyond_the_room_says_how_much_it_takes(codec: str) -> None:
+    batch = build_batch([(None, bytes(100), NOW, []), (None, bytes(3 << 20), NOW, [])], codec=codec)
+    room = 4 << 20
+    with pytest.raises(RecordTooLarge, match="a record of 31457") as caught:
+        in_parts(batch, 1 << 30, 1 << 20, room)
+    assert room < caught.value.needed_bytes < 12 << 20
+    rows, _ = in_parts(batch, 1 << 30, 1 << 20, caught.value.needed_bytes)
+    assert len(rows) == 2
+
+
+def test_a_codec_beyond_the_room_says_how_much_it_takes() -> None:
+    batch = build_batch([(None, bytes(3 << 20), NOW, [])], codec="zstd")
+    with pytest.raises(RecordTooLarge, match="to decompress"):
+        in_parts(batch, 1 << 30, 1 << 20, 100_000)
 
 
 def test_an_empty_batch_of_compaction_gives_no_rows() -> None:
@@ -163,11 +223,13 @@ def test_an_empty_batch_of_compaction_gives_no_rows() -> None:
 
 def test_taken_columns_outlive_their_builder() -> None:
     maker = BatchMaker(("key", "value"), "t", 0)
-    builder = maker.builder()
-    builder.add(build_batch([(b"k", b"v" * 100_000, NOW, [])]))
+    builder, reader = maker.builder(), RowReader()
+    reader.open(build_batch([(b"k", b"v" * 100_000, NOW, [])]))
+    reader.fill(builder)
     batch = maker.take(builder)
-    builder.add(build_batch([(b"other", b"w" * 100_000, NOW, [])]))
-    del builder
+    reader.open(build_batch([(b"other", b"w" * 100_000, NOW, [])]))
+    reader.fill(builder)
+    del builder, reader
     assert batch.column("value")[0].as_py() == b"v" * 100_000
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -343,7 +344,7 @@ def test_segments_of_kafscale(bucket: ClusterBucket) -> None:
 def test_no_record_comes_twice_if_objects_are_replaced_during_a_read(bucket: ClusterBucket) -> None:
     bucket.topic("t")
     bucket.klix("t", 0, batches(0, 1000, 3, 5000))  # 15 MB: several windows
-    options = given()
+    options = given(readMemoryBytes=str(16 * MIB))  # few are loaded before the replacement
     (split,) = plan(given(splitBytes=str(100 * MIB)))
     found, replaced = [], False
     for made in read_split(options, split):
@@ -420,3 +421,23 @@ def test_positions_of_a_view(bucket: ClusterBucket) -> None:
     bucket.klix("t", 0, batches(30, 1))
     view.refresh()
     assert finder.latest(wanted)["t", 0] == 33
+
+
+def test_a_batch_that_does_not_fit_into_the_tasks_memory_names_the_option(bucket: ClusterBucket) -> None:
+    bucket.topic("t")
+    bucket.klix("t", 0, batches(0, 3) + batch(9, 1, 9 * MIB) + batches(10, 3))
+    with pytest.raises(OptionError, match=r"9437\d{3} bytes from offset 9 of t-0 on .* set option 'readMemoryBytes'"):
+        rows(given(readMemoryBytes=str(16 * MIB)))
+    assert len(rows(given())) == 19
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_record_that_does_not_fit_into_the_tasks_memory_names_the_option(bucket: ClusterBucket, codec: str) -> None:
+    """The number in the message is enough."""
+    bucket.topic("t")
+    bucket.klix("t", 0, batch(0, 1, 5 * MIB, codec=codec))
+    with pytest.raises(OptionError, match="a record of 5242899") as caught:
+        rows(given(readMemoryBytes=str(16 * MIB)))
+    needed = re.search(r"'readMemoryBytes' to (\d+) or more", str(caught.value))
+    assert needed is not None
+    assert len(rows(given(readMemoryBytes=needed[1]))) == 1

@@ -17,10 +17,10 @@ from kbroker._fast.records import compression
 from kbroker._fast.records.compression import (
     CODECS,
     DecompressionError,
+    PlainStream,
     compress,
     compressor,
     decompress,
-    decompress_into,
     decompress_pieces,
 )
 from tests.reference import record_twin as twin
@@ -36,25 +36,33 @@ def test_round_trip(data: bytes, codec: str) -> None:
     assert twin.decompress(CODECS[codec], packed) == data
 
 
-@given(st.lists(st.binary(max_size=5000), max_size=4), st.sampled_from(list(CODECS)))
-def test_into_memory_that_is_used_again(several: list[bytes], codec: str) -> None:
-    out = bytearray()
-    for data in several:
-        count = decompress_into(CODECS[codec], compress(CODECS[codec], data), out, len(data))
-        assert out[:count] == data
+def streamed(codec: str, packed: bytes, room: int, total_max: int = 1 << 30) -> bytes:
+    """What a PlainStream gives to a caller who has room for so many bytes at a time."""
+    stream, out, data = PlainStream(CODECS[codec], packed, total_max), bytearray(room), b""
+    while count := stream.readinto(out):
+        data += out[:count]
+    assert stream.readinto(out) == 0
+    return data
 
 
-@pytest.mark.parametrize("codec", list(CODECS))
-def test_memory_grows_up_to_the_limit(codec: str) -> None:
-    """And no further; damaged bytes raise the same error as by `decompress`."""
-    packed, out = compress(CODECS[codec], TEXT * 5), bytearray(100)
-    assert decompress_into(CODECS[codec], packed, out, len(TEXT) * 5) == len(TEXT) * 5
-    assert out[: len(TEXT) * 5] == TEXT * 5
+@pytest.mark.parametrize("codec", COMPRESSED)
+@pytest.mark.parametrize("room", [1, 1000, 1 << 20])
+def test_a_stream_fills_the_callers_memory(codec: str, room: int) -> None:
+    data = TEXT[: 3000 if room == 1 else len(TEXT)]
+    assert streamed(codec, compress(CODECS[codec], data), room) == data
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_a_stream_refuses_what_is_damaged_or_too_large(codec: str) -> None:
+    packed = compress(CODECS[codec], TEXT)
     with pytest.raises(DecompressionError, match="more than"):
-        decompress_into(CODECS[codec], packed, bytearray(), len(TEXT) * 5 - 1)
-    if codec != "none":
-        with pytest.raises(DecompressionError):
-            decompress_into(CODECS[codec], packed[: len(packed) // 2], out, len(TEXT) * 5)
+        streamed(codec, packed, 10_000, len(TEXT) - 1)
+    with pytest.raises(DecompressionError):
+        streamed(codec, packed[: len(packed) // 2], 10_000)
+    stream = PlainStream(CODECS[codec], packed, 1 << 30)
+    stream.readinto(bytearray(100))
+    stream.close()  # before its end: the codec's state serves the next one
+    assert streamed(codec, packed, 10_000) == TEXT
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
