@@ -13,7 +13,7 @@ store, by the workers or by the broker; and the highest PSS of a worker, of a ru
 
     kafka        Spark's own, at its best settings
     kbroker      format("kbroker"), reading the store
-    ready-made   a Python source that hands over Arrow batches of the columns needed, which it has already (--batch-rows)
+    ready-made   a Python source that hands over Arrow batches which it has already (of --batch-rows): Spark's own cost
     raw          two processes that read the topic's objects in ranges of 4 MiB and do nothing with them
 """
 
@@ -115,7 +115,7 @@ QUERIES = {
 
 
 class ReadyMade(DataSource):
-    """Rows made before they are asked for: options `rows`, `columns` and `batchRows`."""
+    """Rows made before they are asked for: options `rows`, `columns` and `batch`, the rows of one."""
 
     @classmethod
     def name(cls) -> str:
@@ -141,7 +141,7 @@ class ReadyMadeReader(DataSourceReader):
         from kbroker.pipeline.worker_process import settle
 
         settle()
-        n, rows = int(self.options["batchRows"]), partition.value
+        n, rows = int(self.options["batch"]), partition.value
         columns = {
             "key": pa.array([b"key-%d" % (number % KEYS) for number in range(n)]),
             "value": pa.array([bytes(RECORD_BYTES)] * n),
@@ -268,7 +268,7 @@ def run_once(
     if source == "raw":
         return read_raw({**place.options, "subscribe": topic.name})
     if source == "ready-made":
-        options = {"rows": str(topic.records), "columns": query.columns, "batchRows": str(given.batch_rows)}
+        options = {"rows": str(topic.records), "columns": query.columns, "batch": str(given.batch_rows)}
     elif source == "kafka":
         options = {"kafka.bootstrap.servers": place.broker.bootstrap, "subscribe": topic.name, **BEST}
     else:
@@ -424,9 +424,7 @@ def main() -> None:
     for store in given.stores:
         folder = given.data / store
         with place_of(store, folder) as place:
-            topics = {
-                codec: topic_in(place, folder, codec, given.records, given.partitions) for codec in given.codecs
-            }
+            topics = {codec: topic_in(place, folder, codec, given.records, given.partitions) for codec in given.codecs}
             spark = session(given.master)
             for codec, topic in topics.items():
                 for source in set(given.sources) - {"raw"}:  # both sides compiled and their processes started

@@ -1,4 +1,4 @@
-"""What Python workers of Spark take while they read records of several sizes, also such that decompress to very much."""
+"""Memory of Spark's Python workers while they read records of several sizes, and batches that decompress to much."""
 
 from __future__ import annotations
 
@@ -73,18 +73,13 @@ def test_a_worker_stays_below_its_bound(case: str, bucket: tuple[Path, ClusterBu
     made.topic(topic, PARTITIONS)
     zeros = bytes(value_bytes)
     for partition in range(PARTITIONS):
-        data = batches(
-            lambda: zeros if "zeros" in case else chosen.randbytes(value_bytes), records, per_batch, codec
-        )
+        data = batches(lambda: zeros if "zeros" in case else chosen.randbytes(value_bytes), records, per_batch, codec)
         made.klix(topic, partition, b"".join(data))
     table = spark.read.format("kbroker").options(**{"object.store": f"file:{folder}", "subscribe": topic}).load()
-    assert table.limit(1).count() == 1  # the workers are there
-    for worker in workers():
+    for worker in workers():  # of the case before
         forget_peak(worker)
     ((total,),) = table.selectExpr("sum(length(value))").collect()
     whole = -(-records // per_batch) * per_batch
     assert total == PARTITIONS * whole * value_bytes
     peaks = {worker.pid: pss_peak_bytes(worker) for worker in workers()}
-    assert len(peaks) >= PARTITIONS
-    print(case, {pid: f"{peak / MIB:.0f} MiB" for pid, peak in peaks.items()})
-    assert max(peaks.values()) <= PSS_BYTES_MAX, peaks
+    assert 0 < max(peaks.values()) <= PSS_BYTES_MAX, peaks
