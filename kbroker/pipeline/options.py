@@ -20,7 +20,7 @@ INT64_MAX = (1 << 63) - 1  # the largest offset and timestamp
 TRIGGER_PROCESSING_TIME, TRIGGER_AVAILABLE_NOW = "processingtime", "availablenow"
 TRIGGER_VARIABLE = "KBROKER_QUERY_TRIGGER"  # what the query's trigger is, in the environment of a stream's process
 
-READ_MEMORY_BYTES = 64 * MIB  # of a task, beside the 100 MiB or so of its Python process
+READ_MEMORY_BYTES = 64 * MIB  # of a task, beside its Python process
 READ_MEMORY_BYTES_MIN = 16 * MIB
 
 TopicPartition = tuple[str, int]
