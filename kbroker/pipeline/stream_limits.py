@@ -6,13 +6,17 @@ is not read here, says more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
 
 from kbroker.limits import KIB
 from kbroker.pipeline.bucket_view import BucketView
 from kbroker.pipeline.options import TopicPartition
-from kbroker.pipeline.splits import objects_between
+from kbroker.storage.manifest.partition_state import COLUMNS, RefRow
 
+_BASE, _END, _LENGTH = map(RefRow._fields.index, ("base_offset", "end_offset", "length"))
 UNFLUSHED_RECORD_BYTES = KIB  # of a partition that has no object to guess it from
 
 Positions = Mapping[TopicPartition, int]
@@ -30,39 +34,52 @@ def limit_offsets(start: Positions, end: Positions, most: int) -> dict[TopicPart
 
 def limit_bytes(view: BucketView, start: Positions, end: Positions, most: int) -> dict[TopicPartition, int]:
     """`end`, brought nearer so that about `most` bytes are read. Every partition that has something moves."""
-    pieces = {pair: list(_pieces(view, pair, start[pair], end[pair])) for pair in end if start[pair] < end[pair]}
-    sizes = {pair: sum(size for _, _, size in found) for pair, found in pieces.items()}
-    total = sum(sizes.values())
+    stored = {pair: _stored(view, pair, start[pair], end[pair]) for pair in end if start[pair] < end[pair]}
+    total = sum(one.total for one in stored.values())
     if total <= most:
         return dict(end)
     ends = dict(end)
-    for pair, found in pieces.items():
-        ends[pair] = max(start[pair] + 1, _reached(found, most * sizes[pair] // total, end[pair]))
+    for pair, one in stored.items():
+        ends[pair] = max(start[pair] + 1, one.reached(most * one.total // total))
     return ends
 
 
 def bytes_between(view: BucketView, start: Positions, end: Positions) -> int:
     """About the bytes stored of the offsets between two positions, with a guess for what is not in the bucket yet."""
-    return sum(size for pair in end for _, _, size in _pieces(view, pair, start.get(pair, 0), end[pair]))
+    starts = {pair: start.get(pair, 0) for pair in end}
+    return sum(_stored(view, pair, starts[pair], end[pair]).total for pair in end if starts[pair] < end[pair])
 
 
-def _reached(pieces: list[tuple[int, int, int]], budget: int, end: int) -> int:
-    """The offset at which `budget` bytes have been read."""
-    for low, high, size in pieces:
-        if size > budget:
-            return low + (high - low) * budget // size
-        budget -= size
-    return end
+class _Stored(NamedTuple):
+    """Stretches of offsets [low, high) and their bytes, in offset order: by object, then what is not flushed."""
+
+    low: np.ndarray
+    high: np.ndarray
+    sizes: np.ndarray
+
+    @property
+    def total(self) -> int:
+        return int(self.sizes.sum())
+
+    def reached(self, budget: int) -> int:
+        """The offset at which `budget` bytes, less than all, have been read."""
+        ends = self.sizes.cumsum()
+        at = int(np.searchsorted(ends, budget, side="right"))
+        rest = budget - int(ends[at]) + int(self.sizes[at])
+        return int(self.low[at]) + int(self.high[at] - self.low[at]) * rest // int(self.sizes[at])
 
 
-def _pieces(view: BucketView, pair: TopicPartition, first: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Ranges of offsets and their bytes: by object, then what the broker has not flushed."""
+def _stored(view: BucketView, pair: TopicPartition, first: int, stop: int) -> _Stored:
     topic = view.topics.by_name.get(pair[0])
-    reached, record_bytes = first, UNFLUSHED_RECORD_BYTES
-    for ref in objects_between(view.manifest, topic.topic_id, pair[1], first, stop) if topic is not None else ():
-        count = ref.end_offset - ref.base_offset
-        low, high = max(ref.base_offset, first), min(ref.end_offset, stop)
-        yield low, high, ref.length * (high - low) // count
-        reached, record_bytes = high, -(-ref.length // count)
+    state = view.manifest.partition(topic.topic_id, pair[1]) if topic is not None else None
+    rows = state.rows(state.index_of(first), state.index_of(stop) + 1) if state is not None else np.empty((0, COLUMNS))
+    rows = rows[rows[:, _BASE] < stop].astype(np.int64)
+    low, high = np.maximum(rows[:, _BASE], first), np.minimum(rows[:, _END], stop)
+    count, length = rows[:, _END] - rows[:, _BASE], rows[:, _LENGTH]
+    sizes = length * (high - low) // count
+    reached = int(high[-1]) if len(rows) else first
     if reached < stop:
-        yield reached, stop, (stop - reached) * record_bytes
+        record_bytes = -(-int(length[-1]) // int(count[-1])) if len(rows) else UNFLUSHED_RECORD_BYTES
+        low, high = np.append(low, reached), np.append(high, stop)
+        sizes = np.append(sizes, (stop - reached) * record_bytes)
+    return _Stored(low, high, sizes)

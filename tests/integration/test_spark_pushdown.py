@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 FIRST_MS = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC
 PREDICATES = 60  # for each time zone
-READS = re.compile(r"Reads: (\d+) objects, (\d+) bytes, at most (\d+) rows, Skips: (\d+) bytes")
+READS = re.compile(r"Reads: (\d+) objects, (\d+) bytes, at most (\d+) rows; skips (\d+) bytes")
 SCAN = re.compile(r"BatchScan kbroker\[(.*?)\]")
 
 

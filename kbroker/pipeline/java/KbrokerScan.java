@@ -75,7 +75,7 @@ public class KbrokerScan extends PythonScan implements SupportsReportStatistics 
     @Override
     public String description() {
         String filters = "PushedFilters: " + Arrays.toString(pushed);
-        return streaming ? filters : filters + ", " + reads();
+        return streaming ? filters : filters + ", Reads: " + reads();
     }
 
     @Override
@@ -86,11 +86,11 @@ public class KbrokerScan extends PythonScan implements SupportsReportStatistics 
     private String reads() {
         Try found = plan();
         if (found.isFailure()) {
-            return "Reads: unknown, as planning failed";
+            return "unknown, as planning failed";
         }
         BatchPlan plan = (BatchPlan) found.get();
-        return "Reads: " + plan.number("objects") + " objects, " + plan.number("bytes") + " bytes, at most "
-            + plan.number("rows") + " rows, Skips: " + plan.number("bytesSkipped") + " bytes";
+        return plan.number("objects") + " objects, " + plan.number("bytes") + " bytes, at most "
+            + plan.number("rows") + " rows; skips " + plan.number("bytesSkipped") + " bytes";
     }
 
     @Override

@@ -17,6 +17,7 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingParti
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import scala.None$;
+import scala.Option;
 import scala.Some;
 
 /**
@@ -37,7 +38,10 @@ public class KbrokerStream extends PythonMicroBatchStream
         super(source, KbrokerSource.NAME, schema, options);
         this.source = source;
         this.options = options;
-        StreamPushdown.install(((SparkSession) SparkSession$.MODULE$.getActiveSession().get()).experimental());
+        Option session = SparkSession$.MODULE$.getActiveSession();  /* the query's own */
+        if (session.isDefined()) {
+            StreamPushdown.install(((SparkSession) session.get()).experimental());
+        }
     }
 
     private synchronized Map ask(String name, String offset, boolean flag) {
