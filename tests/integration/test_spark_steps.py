@@ -77,7 +77,6 @@ def test_limits_hold_with_every_trigger(runs: Runs) -> None:
         (AVAILABLE_NOW, most, [50, 50, 20]),
         ({"once": True}, most, [ROWS]),
         (AVAILABLE_NOW, {"minOffsetsPerTrigger": "1000"}, [ROWS]),
-        (AVAILABLE_NOW, {}, [ROWS]),
     ):
         runs.send()
         progress = runs.run(runs.table(**options), **trigger)
@@ -85,6 +84,7 @@ def test_limits_hold_with_every_trigger(runs: Runs) -> None:
         runs.assert_all_once()
 
 
+@pytest.mark.slow
 @ON_A_FOLDER
 def test_a_limit_of_bytes_goes_by_objects(runs: Runs) -> None:
     for _ in range(3):
@@ -122,6 +122,7 @@ def test_a_query_that_fails_between_steps_takes_exactly_the_rest_when_it_is_star
     ]
 
 
+@pytest.mark.slow
 @ON_A_FOLDER
 def test_an_end_is_fixed_when_a_query_starts(runs: Runs) -> None:
     runs.send()
@@ -144,6 +145,7 @@ def test_the_progress_has_lag_and_what_was_read(runs: Runs) -> None:
     first, *_, last = runs.run(runs.table(maxOffsetsPerTrigger="40"), **AVAILABLE_NOW)
     source = first.sources[0]
     assert json.loads(first.json)["sources"][0]["latestOffset"] == {runs.topic: {"0": 60, "1": 60}}
+    assert source.description == f"kbroker[subscribe {runs.topic}]"
     assert source.metrics.items() >= {
         "minOffsetsBehindLatest": "40", "maxOffsetsBehindLatest": "40", "avgOffsetsBehindLatest": "40.0",
         "tail": "none", "bytesSkipped": "0",
@@ -167,6 +169,7 @@ def test_a_stream_reads_only_what_its_query_uses(runs: Runs) -> None:
     assert sorted(row.offset for row in read) == list(range(20, 60))
 
 
+@pytest.mark.slow
 @ON_A_FOLDER
 def test_a_stream_joined_with_itself_reads_all_its_rows(runs: Runs) -> None:
     runs.send()

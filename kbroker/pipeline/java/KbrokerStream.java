@@ -28,6 +28,8 @@ import scala.Some;
  */
 public class KbrokerStream extends PythonMicroBatchStream
         implements SupportsTriggerAvailableNow, ReportsSourceMetrics {
+    private static final String[] TOPICS = {"subscribe", "subscribePattern", "assign"};
+
     private final KbrokerSource source;
     private final CaseInsensitiveStringMap options;
     private final Map factories = new HashMap();
@@ -102,6 +104,17 @@ public class KbrokerStream extends PythonMicroBatchStream
             factories.put(schema, found);
         }
         return found;
+    }
+
+    /** The description in a query's progress. */
+    @Override
+    public String toString() {
+        for (int i = 0; i < TOPICS.length; i++) {
+            if (options.containsKey(TOPICS[i])) {
+                return KbrokerSource.NAME + "[" + TOPICS[i] + " " + options.get(TOPICS[i]) + "]";
+            }
+        }
+        return KbrokerSource.NAME;
     }
 
     @Override
