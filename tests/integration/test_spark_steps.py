@@ -69,14 +69,12 @@ def runs(spark: Any, broker: BrokerProcess, store: Store, tmp_path: Path) -> Run
 
 
 @ON_A_FOLDER
-def test_limits_hold_with_every_trigger(runs: Runs) -> None:
+def test_limits_hold_in_a_query_that_ends_except_with_the_trigger_once(runs: Runs) -> None:
     """One checkpoint: each run takes exactly what came since the last."""
     most = {"maxOffsetsPerTrigger": "50"}
     for trigger, options, sizes in (
-        ({"processingTime": "0 seconds"}, most, [50, 50, 20]),
         (AVAILABLE_NOW, most, [50, 50, 20]),
         ({"once": True}, most, [ROWS]),
-        (AVAILABLE_NOW, {"minOffsetsPerTrigger": "1000"}, [ROWS]),
     ):
         runs.send()
         progress = runs.run(runs.table(**options), **trigger)
