@@ -55,18 +55,15 @@ def is_submitted() -> bool:
 def register(spark: SparkSession) -> None:
     """Makes ``spark.read.format("kbroker")`` and ``spark.readStream.format("kbroker")`` work in this session.
 
-    Streams are then told their query's trigger, and batch queries read only the columns they use, unless the
-    session's spark.kbroker.pruneColumns is "false".
     Raises SparkUnusable when pyspark or pyarrow is missing or of a version this source does not work with.
     """
     check_pyspark()
     from pyspark import cloudpickle
 
-    from kbroker.pipeline import column_pruning, query_trigger, spark_source
+    from kbroker.pipeline import driver_source, spark_source
 
     # By value, so that a worker without kbroker can run far enough to report it.
     cloudpickle.register_pickle_by_value(spark_source)
     cores = max(1, spark.sparkContext.defaultParallelism)
     members = {"cores": cores, "__module__": spark_source.__name__}
-    query_trigger.register(spark, type("KbrokerDataSource", (spark_source.KbrokerDataSource,), members))
-    column_pruning.install(spark, FORMAT)
+    driver_source.register(spark, type("KbrokerDataSource", (spark_source.KbrokerDataSource,), members))

@@ -17,8 +17,7 @@ from kbroker.pipeline.column_names import DDL
 
 EARLIEST, LATEST = -2, -1  # as in the JSON of startingOffsets
 INT64_MAX = (1 << 63) - 1  # the largest offset and timestamp
-TRIGGER_PROCESSING_TIME, TRIGGER_AVAILABLE_NOW = "processingtime", "availablenow"
-TRIGGER_VARIABLE = "KBROKER_QUERY_TRIGGER"  # what the query's trigger is, in the environment of a stream's process
+LIMITS = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger")  # of a micro-batch
 
 READ_MEMORY_BYTES = 64 * MIB  # of a task, beside its Python process
 READ_MEMORY_BYTES_MIN = 16 * MIB
@@ -26,7 +25,7 @@ READ_MEMORY_BYTES_MIN = 16 * MIB
 TopicPartition = tuple[str, int]
 
 _STRATEGIES = ("subscribe", "subscribepattern", "assign")
-_OWN = {"object.store", "cluster.id", "s3.endpoint", "s3.region", "columns", "tail", "trigger", "splitbytes"}
+_OWN = {"object.store", "cluster.id", "s3.endpoint", "s3.region", "columns", "tail", "splitbytes", "maxbytespertrigger"}
 _KNOWN = _OWN | {
     "readmemorybytes",
     *_STRATEGIES,
@@ -115,9 +114,9 @@ class SourceOptions:
     split_bytes: int | None
     read_memory_bytes: int
     max_offsets_per_trigger: int | None
+    max_bytes_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
-    trigger: str | None
     bootstrap: str | None  # of tail=broker
     given: frozenset[str] = field(default_factory=frozenset)
 
@@ -187,9 +186,9 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         split_bytes=_positive(options, "splitBytes"),
         read_memory_bytes=_read_memory_bytes(options),
         max_offsets_per_trigger=most,
+        max_bytes_per_trigger=_positive(options, "maxBytesPerTrigger"),
         min_offsets_per_trigger=least,
         max_trigger_delay_ms=_duration_ms(options.get("maxtriggerdelay", "15m")),
-        trigger=_trigger(options),
         bootstrap=bootstrap if tail == "broker" else None,
         given=frozenset(options),
     )
@@ -361,15 +360,6 @@ def _duration_ms(text: str) -> int:
     return int(match[1]) * _DURATION_MS[unit]
 
 
-def _trigger(options: Mapping[str, str]) -> str | None:
-    value = options.get("trigger")
-    if value is None:
-        return None
-    if value.strip().lower() not in (TRIGGER_PROCESSING_TIME, TRIGGER_AVAILABLE_NOW):
-        raise OptionError(f"trigger must be processingTime or availableNow, not '{value}'")
-    return value.strip().lower()
-
-
 def check_batch(options: SourceOptions) -> None:
     """OptionError for options that are not for a batch query."""
     _forbid(options.starting, LATEST, "starting offset can't be latest for batch queries on kbroker", "latest")
@@ -386,27 +376,20 @@ def _forbid(limit: Limit | None, value: int, message: str, word: str) -> None:
                 raise OptionError(f"{what} can't be {word} for batch queries on kbroker")
 
 
-def check_stream(options: SourceOptions, trigger: str | None) -> bool:
-    """OptionError for options that are not for a streaming query, or would leave rows unread.
-
-    `trigger` is the query's own, None where it is not known. The answer: whether there are limits, and they hold.
-    """
+def check_stream(options: SourceOptions) -> None:
+    """OptionError for options that are not for a streaming query."""
     for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
         if name.lower() in options.given:
             what = "offset" if name == "endingOffsets" else "timestamp"
             raise OptionError(f"{name}: ending {what} not valid in streaming queries")
-    limited = [name for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger") if name.lower() in options.given]
-    if not limited or options.trigger == TRIGGER_AVAILABLE_NOW:
-        return False
-    if trigger is not None and trigger.lower() == TRIGGER_PROCESSING_TIME:
-        return True
-    if trigger is None:
-        why = "this session cannot tell a source the query's trigger, and one with the trigger availableNow"
-    elif options.trigger is None:
-        why = "the query's trigger is availableNow or once. On Spark 4.1 it"
-    else:
-        why = "option 'trigger' says processingTime, but the query's trigger is availableNow or once. On Spark 4.1 it"
-    raise OptionError(
-        f"{limited[0]}: {why} would end after one limited micro-batch, with rows left unread. Set option('trigger', "
-        "'availableNow') to read everything in one micro-batch, without the limit"
-    )
+
+
+def refuse_limits(options: SourceOptions) -> None:
+    """OptionError for limits of a micro-batch, where Spark's plain Python API asks: it does not tell a source whether
+    the query ends once the source has no more, and one with the trigger availableNow would leave rows unread."""
+    for name in LIMITS:
+        if name.lower() in options.given:
+            raise OptionError(
+                f"{name}: this session cannot limit micro-batches, as the driver's JVM has not taken the source's "
+                "classes (kbroker.pipeline logged why). Without the option a micro-batch reads all there is"
+            )

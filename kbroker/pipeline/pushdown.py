@@ -1,54 +1,97 @@
-"""Filters that Spark offers, as bounds on what has to be read. Coarse: Spark filters the rows again.
+"""Filters that Spark pushes, as bounds on what has to be read. Coarse: Spark filters the rows again.
+
+They come as JSON from the driver's JVM (PushedFilters.java): a list of trees, all of which hold.
 
 Bounds are plain values, so that they travel in a pickle: ``offset`` and ``timestamp`` (milliseconds) are (lowest,
-highest), both inclusive; ``topic`` and ``partition`` are the values allowed. What is not there is not bounded.
+highest), both inclusive; ``topic`` and ``partition`` are the values allowed, a set or range. What is not there is not
+bounded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from datetime import datetime
+import functools
+import json
+from collections.abc import Sequence
 from typing import Any
 
 LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1
 ANY = (LOWEST, HIGHEST)
+NOTHING = (HIGHEST, LOWEST)
 
 Bounds = dict[str, Any]
+Range = tuple[int, int]
+Values = range | set[Any]
 
 
-def bounds_of(filters: Iterable[Any], known: Mapping[str, Any] | None = None) -> Bounds:
-    """The bounds that all of `filters` (pyspark.sql.datasource.Filter) and `known` leave."""
-    bounds: Bounds = dict(known or {})
-    for one in filters:
-        kind = type(one).__name__
-        column = one.attribute[0] if len(getattr(one, "attribute", ())) == 1 else None
+def bounds_of(filters: str | None) -> Bounds:
+    """The bounds that all filters leave; none of None."""
+    trees = json.loads(filters) if filters else ()
+    return functools.reduce(_both, map(_bounds, trees), {})
+
+
+def _bounds(tree: dict[str, Any]) -> Bounds:
+    if "and" in tree:
+        return functools.reduce(_both, map(_bounds, tree["and"]))
+    if "or" in tree:
+        return functools.reduce(_either, map(_bounds, tree["or"]))
+    column, operator, values = tree["column"], tree["op"], tree["values"]
+    if column in ("offset", "timestamp"):
+        return {column: _range(operator, values, 1000 if column == "timestamp" else 1)}
+    if operator in ("=", "in"):
+        return {column: set(values)}
+    return {column: _compared(operator, values)} if column == "partition" else {}
+
+
+def _range(operator: str, values: Sequence[int], unit: int) -> Range:
+    """The whole multiples of `unit` that a comparison allows, counted in it."""
+    if not values:
+        return NOTHING
+    low, high = min(values), max(values)
+    up, down = -(-low // unit), high // unit  # low rounded up, high rounded down
+    if operator == ">":
+        return low // unit + 1, HIGHEST
+    if operator == ">=":
+        return up, HIGHEST
+    if operator == "<":
+        return LOWEST, -(-high // unit) - 1
+    if operator == "<=":
+        return LOWEST, down
+    return up, down
+
+
+def _compared(operator: str, values: Sequence[int]) -> range:
+    """The partitions that a comparison allows."""
+    low, high = _range(operator, values, 1)
+    return range(max(low, 0), min(high, 1 << 31) + 1)
+
+
+def _both(one: Bounds, other: Bounds) -> Bounds:
+    """What both allow."""
+    found = {**one, **other}
+    for column in one.keys() & other.keys():
+        a, b = one[column], other[column]
         if column in ("offset", "timestamp"):
-            _narrow_range(bounds, column, kind, one)
-        elif column in ("topic", "partition") and kind in ("EqualTo", "EqualNullSafe", "In"):
-            values = set(one.value) if kind == "In" else {one.value}
-            bounds[column] = bounds.get(column, values) & values
-    return bounds
+            found[column] = (max(a[0], b[0]), min(a[1], b[1]))
+        else:
+            found[column] = _common(a, b)
+    return found
 
 
-def _narrow_range(bounds: Bounds, column: str, kind: str, one: Any) -> None:
-    values = one.value if kind == "In" else (getattr(one, "value", None),)
-    numbers = [_number(value, column) for value in values]
-    if not numbers or None in numbers:
-        return
-    known = [number for number in numbers if number is not None]
-    low, high = bounds.get(column, ANY)
-    if kind in ("EqualTo", "EqualNullSafe", "In", "GreaterThan", "GreaterThanOrEqual"):
-        low = max(low, min(known))
-    if kind in ("EqualTo", "EqualNullSafe", "In", "LessThan", "LessThanOrEqual"):
-        high = min(high, max(known))
-    bounds[column] = (low, high)
+def _common(one: Values, other: Values) -> Values:
+    if isinstance(one, range) and isinstance(other, range):
+        return range(max(one.start, other.start), min(one.stop, other.stop))
+    if isinstance(one, range):
+        one, other = other, one
+    return {value for value in one if value in other}
 
 
-def _number(value: Any, column: str) -> int | None:
-    """An offset, or a moment as milliseconds, rounded down; None for what says nothing."""
-    if column == "timestamp":
-        if not isinstance(value, datetime) or value.tzinfo is None:
-            return None
-        seconds = int(value.replace(microsecond=0).timestamp())
-        return seconds * 1000 + value.microsecond // 1000
-    return value if type(value) is int else None
+def _either(one: Bounds, other: Bounds) -> Bounds:
+    """At least what one of the two allows: a column that one of them leaves free is free."""
+    found: Bounds = {}
+    for column in one.keys() & other.keys():
+        a, b = one[column], other[column]
+        if column in ("offset", "timestamp"):
+            found[column] = (min(a[0], b[0]), max(a[1], b[1]))
+        elif isinstance(a, set) and isinstance(b, set):
+            found[column] = a | b
+    return found

@@ -5,7 +5,7 @@ All decisions are in the other modules, which know nothing of Spark.
 
 from __future__ import annotations
 
-import os
+import json
 import pickle
 import sys
 from collections.abc import Iterator
@@ -20,7 +20,6 @@ from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
-    Filter,
     InputPartition,
     WriterCommitMessage,
 )
@@ -59,37 +58,43 @@ class SplitPartition(InputPartition):
         super().__init__(pickle.dumps(split))
 
 
-class _Pushdown:
-    """`pushFilters` of a reader. Spark refuses readers that have the method while the setting is off, even though it
-    would not call it; it compares the function of the method, which here is the one that pushes nothing.
-    """
+class PlanNote(InputPartition):
+    """What a plan reads, before its tasks: the driver's JVM takes it off again. Its pickle is that of a string."""
 
-    def __init__(self, reader: Any) -> None:
-        self._reader = reader
-        self.__func__ = DataSourceReader.pushFilters
+    def __init__(self, summary: Any) -> None:
+        super().__init__(
+            json.dumps(
+                {
+                    "objects": summary.objects,
+                    "bytes": summary.bytes_read,
+                    "rows": summary.rows + summary.tail_offsets,
+                    "bytesSkipped": summary.bytes_skipped,
+                }
+            )
+        )
 
-    def __call__(self, filters: list[Filter]) -> list[Filter]:
-        self._reader.bounds = load("pushdown").bounds_of(filters, self._reader.bounds)
-        return filters  # all of them: pruning is coarse, Spark still looks at every row
+    def __reduce__(self) -> tuple[type, tuple[str]]:
+        return str, (self.value,)
 
 
 class KbrokerBatchReader(DataSourceReader):
-    """One read of a fixed range of offsets, decided when Spark plans it."""
+    """One read of a fixed range of offsets, decided when Spark plans it.
 
-    def __init__(self, options: dict[str, str], cores: int) -> None:
+    `filters` are None where Spark's plain Python API asks, which pushes none, see pushdown.py.
+    """
+
+    def __init__(self, options: dict[str, str], cores: int, filters: str | None = None) -> None:
         self.options = options
         self.cores = cores
-        self.bounds: dict[str, Any] = {}
-
-    @property
-    def pushFilters(self) -> Any:  # type: ignore[override]
-        """See _Pushdown."""
-        return _Pushdown(self)
+        self.filters = filters
 
     def partitions(self) -> list[InputPartition]:
         """The tasks; planned from the bucket's manifest alone."""
-        planned = load("batch_plan").plan_batch(self.options, self.cores, self.bounds)
-        return [SplitPartition(split) for split in planned]
+        summary = load("plan_summary").PlanSummary()
+        bounds = load("pushdown").bounds_of(self.filters)
+        planned = load("batch_plan").plan_batch(self.options, self.cores, bounds, summary)
+        note = [] if self.filters is None else [PlanNote(summary)]
+        return note + [SplitPartition(split) for split in planned]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Arrow batches of one task. Spark hands over None where there is none."""
@@ -106,11 +111,11 @@ class KbrokerStreamReader(DataSourceStreamReader):
         self.options = options
         self.cores = cores
         self._stream: Any = None
+        self._request: list[Any] | None = None
 
     def _planner(self) -> Any:
         if self._stream is None:
-            trigger = os.environ.get(load("options").TRIGGER_VARIABLE)
-            self._stream = load("stream_plan").StreamPlanner(self.options, self.cores, trigger)
+            self._stream = load("stream_plan").StreamPlanner(self.options, self.cores)
         return self._stream
 
     def initialOffset(self) -> dict[str, Any]:
@@ -119,13 +124,21 @@ class KbrokerStreamReader(DataSourceStreamReader):
         return found
 
     def latestOffset(self) -> dict[str, Any]:
-        """Where the next micro-batch ends."""
-        found: dict[str, Any] = self._planner().latest_offset()
+        """Where the next micro-batch ends; or the answer to a request of the driver's JVM (KbrokerStream.java)."""
+        request, self._request = self._request, None
+        planner = self._planner()
+        found: dict[str, Any] = planner.latest_offset() if request is None else planner.answer(request)
         return found
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The tasks of a micro-batch."""
-        return [SplitPartition(split) for split in self._planner().plan(start, end)]
+    def commit(self, end: Any) -> None:
+        """Takes a request, which is a list. Offsets that a query has done with are of no interest."""
+        if isinstance(end, list):
+            self._request = end
+
+    def partitions(self, start: dict[str, Any], end: Any) -> list[InputPartition]:
+        """The tasks of a micro-batch. `end` may be a list that begins with it and says more: filters and columns."""
+        more = end if isinstance(end, list) else [end]
+        return [SplitPartition(split) for split in self._planner().plan(start, *more)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Arrow batches of one task."""
@@ -226,7 +239,8 @@ class KbrokerDataSource(DataSource):
         return ddl
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return KbrokerBatchReader(self._options_for(schema), self.cores)
+        filters = schema.fields[0].metadata.get("kbroker") if schema.fields else None
+        return KbrokerBatchReader(self._options_for(schema), self.cores, filters)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return KbrokerStreamReader(self._options_for(schema), self.cores)
@@ -239,7 +253,7 @@ class KbrokerDataSource(DataSource):
         return KbrokerStreamWriter(self._options(), _fields(schema))
 
     def _options_for(self, schema: StructType) -> dict[str, str]:
-        """The options, with the columns that Spark asks for (see column_pruning)."""
+        """The options, with the columns that Spark asks for."""
         options = self._options()
         columns = load("options").check_schema(_fields(schema), options)
         return {name: value for name, value in options.items() if name.lower() != "columns"} | {

@@ -2,14 +2,15 @@
 
 An offset, as Spark keeps it in the checkpoint, is the kafka source's JSON: {"topic": {"0": next offset, ...}}.
 
-Spark 4.1 asks a Python source for the latest offset without saying where the query is; the position is known from the
-last range it planned (after a restart Spark plans an empty one at the checkpoint first).
+The driver's JVM asks by `answer`, saying where the query is and whether its limits hold (KbrokerStream.java). Where it
+has not got our classes, Spark asks for `latest_offset` without saying either: the position is then known from the last
+range that was planned (after a restart Spark plans an empty one at the checkpoint first), and limits are refused.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import logging
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -18,12 +19,20 @@ from kbroker.pipeline import data_loss
 from kbroker.pipeline.batch_plan import Ranges, plan_ranges, within
 from kbroker.pipeline.broker_tail import BrokerTail
 from kbroker.pipeline.bucket_view import BucketView
-from kbroker.pipeline.options import LATEST, OptionError, TopicPartition, check_stream, parse_options
+from kbroker.pipeline.options import (
+    LATEST,
+    OptionError,
+    TopicPartition,
+    check_stream,
+    parse_options,
+    refuse_limits,
+)
 from kbroker.pipeline.plan_summary import PlanSummary
 from kbroker.pipeline.positions import PositionFinder, Positions, selected
+from kbroker.pipeline.pushdown import bounds_of
 from kbroker.pipeline.splits import Split
-
-logger = logging.getLogger(__name__)
+from kbroker.pipeline.stream_limits import limit_bytes, limit_offsets
+from kbroker.pipeline.stream_progress import metrics
 
 OffsetJson = dict[str, Any]
 
@@ -52,17 +61,10 @@ class StreamPlanner:
     """One stream. Used by one thread. Raises as plan_batch does, and DataLossError."""
 
     def __init__(
-        self,
-        given: Mapping[str, str],
-        cores: int,
-        trigger: str | None,
-        *,
-        view: BucketView | None = None,
-        clock: Clock | None = None,
+        self, given: Mapping[str, str], cores: int, *, view: BucketView | None = None, clock: Clock | None = None
     ) -> None:
-        """`trigger`: what the query's is, in the words of the option `trigger`; None where that is not known."""
         self._options = parse_options(given)
-        self._limited = check_stream(self._options, trigger)
+        check_stream(self._options)
         self._cores = cores
         self._clock = clock or SystemClock()
         self._view = view if view is not None else BucketView(self._options.place)
@@ -70,9 +72,11 @@ class StreamPlanner:
         self._initial: Positions | None = None
         self._position: Positions | None = None  # end of the last range that was planned or announced
         self._topic_ids: dict[str, bytes] = {}  # of what was read last under a name
-        self._last_batch_s = self._clock.monotonic()
-        if not self._limited and (self._options.max_offsets_per_trigger or self._options.min_offsets_per_trigger):
-            logger.warning("maxOffsetsPerTrigger and minOffsetsPerTrigger are ignored: option trigger is availableNow")
+        self._ends = False  # the query ends where the log ended at its start, which is in _fixed once it is known
+        self._fixed: Positions | None = None
+        self._latest: Positions | None = None
+        self._last_batch_s: float | None = None
+        self._last = PlanSummary()
 
     def close(self) -> None:
         """Closes the connection to the broker."""
@@ -98,19 +102,40 @@ class StreamPlanner:
             self._initial = finder.resolve(starting, selected(self._view, self._options), starting=True)
         return self._initial
 
+    def answer(self, request: list[Any]) -> dict[str, str]:
+        """What the driver's JVM asks: a word, an offset or None, and whether the query's limits hold."""
+        what, offset, limited = request
+        position = None if offset is None else from_json(offset)
+        if what == "latest":
+            end = to_json(self._next_end(position or {}, limited))
+            return {"end": json.dumps(end), "latest": json.dumps(to_json(self._latest or {}))}
+        if what == "metrics":
+            return metrics(self._view, self._options, position, self._latest, self._last)
+        self._ends = True
+        return {}
+
     def latest_offset(self) -> OffsetJson:
         """Where the next micro-batch ends: never below where the query is."""
+        refuse_limits(self._options)
+        if self._position is None:
+            # Of a new query Spark asks this first and the initial offset after it; of one with a checkpoint it has
+            # planned a range before.
+            self._position = self._initial_positions(self._finder())
+        self._position = self._next_end(self._position, False)
+        return to_json(self._position)
+
+    def _next_end(self, known: Positions, limited: bool) -> Positions:
         finder = self._finder()
-        # Of a new query Spark asks this first and the initial offset after it; of one with a checkpoint it has planned
-        # a range before.
-        known = self._position if self._position is not None else self._initial_positions(finder)
         latest = finder.latest(self._existing(known))
         self._check_loss(known, latest)
+        if self._ends:
+            fixed = self._fixed if self._fixed is not None else latest
+            self._fixed = fixed
+            latest = {pair: min(offset, fixed[pair]) for pair, offset in latest.items() if pair in fixed}
+        self._latest = latest
         new = [pair for pair in latest if pair not in known]
         start = {pair: known[pair] for pair in latest if pair in known} | self._starts_of_new(finder, new)
-        end = self._limit(start, latest)
-        self._position = end
-        return to_json(end)
+        return self._limit(start, latest) if limited else latest
 
     def _existing(self, known: Iterable[TopicPartition]) -> list[TopicPartition]:
         """The partitions that the query reads now. A topic that it has read and that is gone is left to the caller to
@@ -152,34 +177,34 @@ class StreamPlanner:
                 data_loss.report(lost, self._options.fail_on_data_loss)
         return starts
 
-    def _limit(self, start: Positions, end: Positions) -> Positions:
-        """maxOffsetsPerTrigger, shared out by what each partition has; minOffsetsPerTrigger and maxTriggerDelay."""
-        available = {pair: max(0, end[pair] - start[pair]) for pair in end}
-        total = sum(available.values())
-        if not self._limited or total == 0:
-            return end
-        least, most = self._options.min_offsets_per_trigger, self._options.max_offsets_per_trigger
-        waited_ms = (self._clock.monotonic() - self._last_batch_s) * 1000
-        if least is not None and total < least and waited_ms < self._options.max_trigger_delay_ms:
-            return start
-        self._last_batch_s = self._clock.monotonic()
-        if most is None or total <= most:
-            return end
-        # Rounded up, so that every partition that has something moves: no partition starves.
-        return {pair: min(end[pair], start[pair] + -(-most * count // total)) for pair, count in available.items()}
+    def _limit(self, start: Positions, latest: Positions) -> Positions:
+        """The limits of the options. A query that ends does not wait for minOffsetsPerTrigger: no more will come."""
+        options, now_s = self._options, self._clock.monotonic()
+        if options.min_offsets_per_trigger is not None and not self._ends:
+            total = sum(max(0, latest[pair] - start[pair]) for pair in latest)
+            waited_ms = None if self._last_batch_s is None else (now_s - self._last_batch_s) * 1000
+            waits = waited_ms is not None and waited_ms < options.max_trigger_delay_ms
+            if total < options.min_offsets_per_trigger and waits:
+                return start
+        self._last_batch_s = now_s
+        ends = [latest]
+        if options.max_offsets_per_trigger is not None:
+            ends.append(limit_offsets(start, latest, options.max_offsets_per_trigger))
+        if options.max_bytes_per_trigger is not None:
+            ends.append(limit_bytes(self._view, start, latest, options.max_bytes_per_trigger))
+        return {pair: min(end[pair] for end in ends) for pair in latest}
 
     def plan(
-        self,
-        start_json: OffsetJson,
-        end_json: OffsetJson,
-        bounds: Mapping[str, Any] | None = None,
-        summary: PlanSummary | None = None,
+        self, start_json: OffsetJson, end_json: OffsetJson, filters: str | None = None, columns: Iterable[str] = ()
     ) -> list[Split]:
-        """The tasks of a micro-batch, as far as `bounds` permit; none where it is empty. `summary` is filled in."""
+        """The tasks of a micro-batch; none where it is empty. `filters` as in pushdown.py; `columns`, if given, are
+        all that the query uses."""
         start, end = from_json(start_json), from_json(end_json)
         if self._position is None or start == end:
             self._position = end
         if start == end:
+            if self._ends and self._fixed is None:
+                self._next_end(end, False)
             return []
         finder = self._finder()
         known = set(self._existing([*start, *end]))
@@ -192,4 +217,6 @@ class StreamPlanner:
         start |= self._starts_of_new(finder, new)
         ranges: Ranges = {pair: (start[pair], end[pair]) for pair in pairs}
         kept = within(ranges, finder.earliest(pairs), finder.latest(pairs), self._options)
-        return plan_ranges(self._view, self._options, kept, self._cores, bounds, summary=summary)
+        options = dataclasses.replace(self._options, columns=tuple(columns) or self._options.columns)
+        self._last = PlanSummary()
+        return plan_ranges(self._view, options, kept, self._cores, bounds_of(filters), summary=self._last)

@@ -20,10 +20,6 @@ from scenarios import IDEMPOTENT, new_topic
 from test_client_confluent import CLIENT as CONFLUENT
 from workload import CODECS, Message, Sent, generated, spread
 
-from kbroker.pipeline.column_names import DDL
-
-SCAN = re.compile(r"BatchScan kbroker\[(.*?)\]")
-
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 
@@ -125,7 +121,7 @@ def test_transactions_are_read_as_by_the_kafka_source(broker: BrokerProcess, sto
 
 @ON_A_FOLDER
 def test_positions_and_filters_work_as_in_the_kafka_source(broker: BrokerProcess, store: Store, spark: Any) -> None:
-    """Offsets and times, as the kafka source finds them; filters with Spark's setting on and off."""
+    """Offsets and times, as the kafka source finds them; filters, whatever Spark's setting for Python sources is."""
     topic = new_topic(broker, CONFLUENT, "direct-positions", 2)
     messages = [Message(None, b"v%d" % i, (), 1_700_000_000_000 + i * 1000) for i in range(100)]
     scenarios.send(broker, CONFLUENT, topic, spread(messages, 2), "zstd", IDEMPOTENT)
@@ -202,77 +198,11 @@ def test_a_stream_continues_from_its_checkpoint(
         assert read == [(partition, offset) for partition in (0, 1) for offset in range(total // 2)]
 
 
-@ON_A_FOLDER
-def test_a_limited_stream_reads_everything(
-    broker: BrokerProcess, store: Store, spark: Any, tmp_path: Path
-) -> None:
-    """The source is given the query's trigger: where a limit would end a query early, an error names the option."""
-    topic = new_topic(broker, CONFLUENT, "direct-triggers", 2)
-    scenarios.send(broker, CONFLUENT, topic, spread(generated(100, seed=1), 2), "none", IDEMPOTENT)
-    broker.flush()
-
-    def run(checkpoint: str, how: dict[str, Any], **options: str) -> int:
-        """How many rows a run over all there is has read."""
-        given = {**place(store), "subscribe": topic, "startingOffsets": "earliest", "columns": "offset", **options}
-        table = spark.readStream.format("kbroker").options(**given).load()
-        out = table.writeStream.format("noop").option("checkpointLocation", str(tmp_path / checkpoint))
-        query = out.trigger(**how).start()
-        try:
-            if "processingTime" in how:
-                query.processAllAvailable()
-            else:
-                assert query.awaitTermination(60)
-            return sum(progress.numInputRows for progress in query.recentProgress)
-        finally:
-            query.stop()
-
-    refused = r"query's trigger is availableNow or once(.|\n)*option\('trigger', 'availableNow'\)"
-    most, all_now = {"maxOffsetsPerTrigger": "60"}, {"availableNow": True}
-    for how, options in (
-        (all_now, most),
-        (all_now, {"minOffsetsPerTrigger": "1000", "trigger": "processingTime"}),
-        ({"once": True}, most),
-    ):
-        with pytest.raises(Exception, match=refused):
-            run("new", how, **options)
-    assert run("new", {"processingTime": "0 seconds"}, **most) == 100  # nothing was written before
-    scenarios.send(broker, CONFLUENT, topic, spread(generated(100, seed=2), 2), "none", IDEMPOTENT)
-    broker.flush()
-    with pytest.raises(Exception, match=refused):
-        run("new", all_now, **most)  # from a checkpoint
-    assert run("new", all_now, **most, trigger="availableNow") == 100
-
-
 def failure(table: Callable[[], Any]) -> str:
     """The error message of a query that fails."""
     with pytest.raises(Exception) as caught:  # noqa: PT011
         table().collect()
     return str(caught.value)
-
-
-@ON_A_FOLDER
-def test_only_the_columns_that_a_query_uses_are_read(broker: BrokerProcess, store: Store, spark: Any) -> None:
-    """The source gets the plan of a batch query; the rows are those of a query that reads everything."""
-    topic = new_topic(broker, CONFLUENT, "direct-columns", 2)
-    scenarios.send(broker, CONFLUENT, topic, spread(generated(100, seed=1), 2), "zstd", IDEMPOTENT)
-    broker.flush()
-    queries = {
-        "partition": lambda table: table.groupBy().count(),
-        "value,partition,offset": lambda table: table.where("partition = 1 and offset > 5").select("value", "offset"),
-        "key,value,offset,timestamp": lambda table: table.selectExpr("offset", "key").join(
-            table.selectExpr("offset", "value", "timestamp"), "offset"
-        ),
-    }
-    for columns, query in queries.items():
-        found = {}
-        for prune in ("true", "false"):
-            spark.conf.set("spark.kbroker.pruneColumns", prune)
-            table = query(direct(spark, store, topic))
-            scanned = set(re.findall(r"(\w+)#", " ".join(SCAN.findall(plan_of(table)))))
-            assert scanned == (set(columns.split(",")) if prune == "true" else set(DDL) - {"headers"})
-            found[prune] = sorted(map(repr, table.collect()))
-        assert found["true"] == found["false"]
-    spark.conf.unset("spark.kbroker.pruneColumns")
 
 
 def plan_of(table: Any) -> str:

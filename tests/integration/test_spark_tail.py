@@ -40,7 +40,7 @@ def test_a_stream_survives_closed_connections_and_restarts(broker: BrokerProcess
         "object.store": f"file:{broker.data_dir}/objects", "subscribe": topic, "startingOffsets": "earliest",
         "tail": "broker", "kafka.bootstrap.servers": broker.bootstrap, "columns": "offset",
     }  # fmt: skip
-    planner = StreamPlanner(options, 1, None)
+    planner = StreamPlanner(options, 1)
     start = planner.initial_offset()
     scenarios.send(broker, CONFLUENT, topic, spread(generated(5, seed=1), 1), "none", scenarios.IDEMPOTENT)
     assert planner.latest_offset() == {topic: {"0": 5}}

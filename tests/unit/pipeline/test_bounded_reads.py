@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
@@ -16,6 +17,7 @@ from kbroker.pipeline.split_reader import read_split
 from kbroker.pipeline.stream_plan import StreamPlanner
 from kbroker.storage.formats.klix import encode_object
 from kbroker.storage.formats.object_keys import klix_key
+from tests.unit.pipeline.filter_trees import where
 from tests.unit.pipeline.random_log import TimedBucket, fill
 from tests.unit.storage.read.object_bucket import KEYS, NOW, parsed, topic_id
 
@@ -203,14 +205,16 @@ def test_batches_between_needed_ones_are_read_along_where_they_are_small(
 
 def test_a_stream_plans_within_bounds(bucket: TimedBucket) -> None:
     ordered_topic(bucket, 4, 300)
-    planner = StreamPlanner(given(), 2, "processingTime", view=bucket.view())
+    planner = StreamPlanner(given(), 2, view=bucket.view())
     start, end = {"t": {"0": 0}}, {"t": {"0": 1200}}
-    summary = PlanSummary()
-    splits_ = planner.plan(start, end, {"offset": (310, 320)}, summary)
+    filters = json.dumps([where("offset", ">=", 310), where("offset", "<", 321)])
+    splits_ = planner.plan(start, end, filters)
     found = [row["offset"] for split in splits_ for made in read_split(given(), split) for row in made.to_pylist()]
     assert found == list(range(310, 321))
-    assert summary.objects == 1
-    assert summary.bytes_read < 0.02 * (summary.bytes_read + summary.skipped_by_offset)
+    progress = planner.answer(["metrics", None, True])
+    read, skipped = int(progress["bytesRead"]), int(progress["bytesSkipped"])
+    assert progress["objectsRead"] == "1"
+    assert read < 0.02 * (read + skipped)
 
 
 @pytest.mark.parametrize("form", ["merged", "segment"])

@@ -8,6 +8,7 @@ from kbroker.pipeline.column_names import DDL
 from kbroker.pipeline.options import (
     EARLIEST,
     LATEST,
+    LIMITS,
     Offsets,
     OptionError,
     Timestamps,
@@ -15,6 +16,7 @@ from kbroker.pipeline.options import (
     check_schema,
     check_stream,
     parse_options,
+    refuse_limits,
     schema_ddl,
 )
 
@@ -102,7 +104,7 @@ def test_a_schema_may_only_have_the_tables_columns() -> None:
         ({**BASE, "path": "x"}, "no option 'path'"),
         ({**BASE, "maxTriggerDelay": "soon"}, "maxTriggerDelay"),
         ({**BASE, "minOffsetsPerTrigger": "6", "maxOffsetsPerTrigger": "5"}, r"\(6\) is higher than the max"),
-        ({**BASE, "trigger": "once"}, "trigger must be"),
+        ({**BASE, "maxBytesPerTrigger": "1m"}, "maxBytesPerTrigger must be a positive"),
     ],
 )
 def test_a_wrong_option_is_named(options: dict[str, str], message: str) -> None:
@@ -123,21 +125,11 @@ def test_options_without_meaning_in_a_batch_query_are_refused() -> None:
 
 def test_options_without_meaning_in_a_stream_are_refused() -> None:
     with pytest.raises(OptionError, match="ending offset not valid in streaming"):
-        check_stream(parsed(endingOffsets="latest"), None)
+        check_stream(parsed(endingOffsets="latest"))
 
 
-WORDS = (None, "processingTime", "availableNow")
-
-
-@pytest.mark.parametrize("limit", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger"])
-def test_limits_hold_in_a_query_that_goes_on_and_are_refused_in_one_that_ends(limit: str) -> None:
-    options = {said: parsed(**{limit: "5"}, **({"trigger": said} if said else {})) for said in WORDS}
-    for said in (None, "processingTime"):
-        assert check_stream(options[said], "processingTime") is True
-        with pytest.raises(OptionError, match=rf"{limit}: .*trigger is availableNow or.*\('trigger', 'availableNow'"):
-            check_stream(options[said], "availableNow")
-        with pytest.raises(OptionError, match=rf"{limit}: this session cannot tell.*\('trigger', 'availableNow'"):
-            check_stream(options[said], None)
-    for trigger in WORDS:
-        assert check_stream(options["availableNow"], trigger) is False
-        assert check_stream(parsed(), trigger) is False
+def test_limits_are_refused_where_spark_cannot_be_told_of_them() -> None:
+    refuse_limits(parsed(maxTriggerDelay="1m"))
+    for limit in LIMITS:
+        with pytest.raises(OptionError, match=f"{limit}: this session cannot limit"):
+            refuse_limits(parsed(**{limit: "5"}))

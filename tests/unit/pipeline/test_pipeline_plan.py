@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import re
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from kbroker.pipeline.split_reader import read_split
 from kbroker.storage.formats.klix import encode_object
 from kbroker.storage.formats.object_keys import klix_key
 from tests.unit.pipeline.cluster_bucket import ClusterBucket, with_etag
+from tests.unit.pipeline.filter_trees import where
 from tests.unit.storage.read.object_bucket import KEYS, NOW, batch, batches, parsed, topic_id
 
 
@@ -40,7 +41,7 @@ def given(**options: str) -> dict[str, str]:
 
 
 def plan(options: dict[str, str], cores: int = 2, filters=()):
-    return batch_plan.plan_batch(options, cores, bounds_of(filters))
+    return batch_plan.plan_batch(options, cores, bounds_of(json.dumps(filters)))
 
 
 def rows(options: dict[str, str], splits=None, **more) -> list[tuple]:
@@ -247,8 +248,6 @@ def test_read_committed(bucket: ClusterBucket) -> None:
 
 
 def test_filters_prune_objects_partitions_and_batches(bucket: ClusterBucket) -> None:
-    from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan
-
     bucket.topic("t", 2)
     bucket.topic("other")
     for base in range(0, 3000, 300):
@@ -256,16 +255,15 @@ def test_filters_prune_objects_partitions_and_batches(bucket: ClusterBucket) -> 
     bucket.klix("t", 1, batches(0, 10))
     bucket.klix("other", 0, batches(0, 10))
     options = given(subscribePattern=".*")
-    assert offsets(options, filters=[EqualTo(("partition",), 1)]) == all_of("t", 1, 0, 30)
-    assert offsets(options, filters=[EqualTo(("topic",), "other")]) == all_of("other", 0, 0, 30)
-    assert offsets(options, filters=[In(("partition",), (1, 7))]) == all_of("t", 1, 0, 30)
-    within = [GreaterThanOrEqual(("offset",), 2990), LessThan(("offset",), 2995)]
+    assert offsets(options, filters=[where("partition", "=", 1)]) == all_of("t", 1, 0, 30)
+    assert offsets(options, filters=[where("topic", "=", "other")]) == all_of("other", 0, 0, 30)
+    assert offsets(options, filters=[where("partition", "in", 1, 7)]) == all_of("t", 1, 0, 30)
+    within = [where("offset", ">=", 2990), where("offset", "<", 2995)]
     bucket.store.gets.clear()
     assert set(offsets(options, filters=within)) >= set(all_of("t", 0, 2990, 2995))
     assert {key for key, _, _ in bucket.store.gets} == {KEYS.full(klix_key("t", topic_id("t"), 0, 2700))}
-    moment = datetime.fromtimestamp((NOW + 2950) / 1000, UTC)
     bucket.store.gets.clear()
-    found = offsets(given(), filters=[GreaterThan(("timestamp",), moment)])
+    found = offsets(given(), filters=[where("timestamp", ">=", (NOW + 2950) * 1000)])
     assert found == all_of("t", 0, 2950, 3000)
     touched = sum(length for _, _, length in bucket.store.gets)
     assert touched < 500_000  # of 15 MB: one object's index and the batches that are late enough
@@ -274,8 +272,6 @@ def test_filters_prune_objects_partitions_and_batches(bucket: ClusterBucket) -> 
 @pytest.mark.parametrize("pushdown", [False, True])
 def test_the_last_hour_of_a_month_reads_little_of_it(bucket: ClusterBucket, pushdown: bool) -> None:
     """At most 2 % of a topic's bytes: 30 days, a batch every 48 minutes, 1.5 MB a day."""
-    from pyspark.sql.datasource import GreaterThanOrEqual
-
     bucket.topic("t")
     step_ms, per_day = 48 * 60_000, 30
     made = [
@@ -287,8 +283,7 @@ def test_the_last_hour_of_a_month_reads_little_of_it(bucket: ClusterBucket, push
     since_ms = NOW + (len(made) - 1) * step_ms - 3_600_000
     bucket.store.gets.clear()
     if pushdown:
-        late = GreaterThanOrEqual(("timestamp",), datetime.fromtimestamp(since_ms / 1000, UTC))
-        found = offsets(given(), filters=[late])
+        found = offsets(given(), filters=[where("timestamp", ">=", since_ms * 1000)])
     else:
         found = offsets(given(startingTimestamp=str(since_ms)))
     assert found == all_of("t", 0, len(made) - 2, len(made))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from pyspark import cloudpickle
-from pyspark.sql.datasource import DataSourceReader, EqualTo
 
-from kbroker.pipeline import spark_source
+from kbroker.pipeline import pushdown, spark_source
 from kbroker.pipeline.export import task
 from kbroker.pipeline.jobs import session
-from kbroker.pipeline.options import TRIGGER_VARIABLE, OptionError
+from kbroker.pipeline.plan_summary import PlanSummary
 from kbroker.pipeline.spark_source import KbrokerBatchReader, KbrokerStreamReader, KbrokerStreamWriter
 
 WITHOUT_KBROKER = """
@@ -59,21 +61,35 @@ def test_a_worker_names_the_module_it_lacks(work: str, missing: str) -> None:
     assert sys.executable in said
 
 
-def test_pushdown_looks_switched_off_to_spark_and_works_when_called() -> None:
-    reader = KbrokerBatchReader({}, 1)
-    assert getattr(reader.pushFilters, "__func__", None) is DataSourceReader.pushFilters
-    filters = [EqualTo(("partition",), 3)]
-    assert list(reader.pushFilters(filters)) == filters
-    assert reader.bounds == {"partition": {3}}
+def test_a_plan_says_what_it_reads_before_its_tasks_where_the_jvm_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = PlanSummary(objects=3, bytes_read=70, rows=9, skipped_by_time=5, tail_offsets=1)
+    monkeypatch.setattr(spark_source, "load", lambda module: Planning(module, summary))
+    note, task_ = pickle.loads(cloudpickle.dumps(KbrokerBatchReader({}, 1, "[]").partitions()))
+    assert json.loads(note) == {"objects": 3, "bytes": 70, "rows": 10, "bytesSkipped": 5}
+    assert pickle.loads(task_.value) == "a split"
+    assert len(KbrokerBatchReader({}, 1).partitions()) == 1
 
 
-def test_a_stream_is_told_the_trigger_by_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = {"object.store": "file:/nowhere", "subscribe": "t", "maxOffsetsPerTrigger": "5"}
-    with pytest.raises(OptionError, match="this session cannot tell"):
-        KbrokerStreamReader(options, 1).latestOffset()
-    monkeypatch.setenv(TRIGGER_VARIABLE, "availableNow")
-    with pytest.raises(OptionError, match="the query's trigger is availableNow"):
-        KbrokerStreamReader(options, 1).latestOffset()
+class Planning:
+    """Stands for the modules that a reader loads."""
+
+    def __init__(self, module: str, summary: PlanSummary) -> None:
+        self.PlanSummary = lambda: summary
+        self.bounds_of = pushdown.bounds_of
+
+    def plan_batch(self, options: dict[str, str], cores: int, bounds: object, summary: PlanSummary) -> list[str]:
+        return ["a split"]
+
+
+def test_a_streams_request_is_answered_by_the_next_latest_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = KbrokerStreamReader({}, 1)
+    planner = SimpleNamespace(latest_offset=lambda: "plain", answer=lambda request: request)
+    monkeypatch.setattr(reader, "_planner", lambda: planner)
+    reader.commit({"t": {"0": 5}})
+    assert reader.latestOffset() == "plain"
+    reader.commit(["latest", None, True])
+    assert reader.latestOffset() == ["latest", None, True]
+    assert reader.latestOffset() == "plain"
 
 
 def test_importing_the_package_sets_the_workers_interpreter() -> None:

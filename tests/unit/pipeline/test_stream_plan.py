@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
@@ -15,6 +16,7 @@ from kbroker.pipeline.positions import UnknownTopicError
 from kbroker.pipeline.split_reader import read_split
 from kbroker.pipeline.stream_plan import StreamPlanner, from_json, to_json
 from tests.unit.pipeline.cluster_bucket import ClusterBucket
+from tests.unit.pipeline.filter_trees import where
 from tests.unit.storage.read.object_bucket import batches, topic_id
 
 
@@ -31,7 +33,7 @@ def given(**options: str) -> dict[str, str]:
 
 
 def stream(bucket: ClusterBucket, clock: ManualClock | None = None, **options: str) -> StreamPlanner:
-    return StreamPlanner(given(**options), 2, "processingTime", view=bucket.view(), clock=clock or ManualClock())
+    return StreamPlanner(given(**options), 2, view=bucket.view(), clock=clock or ManualClock())
 
 
 def rows(planner: StreamPlanner, start: dict, end: dict, **options: str) -> list[tuple[int, int]]:
@@ -51,11 +53,6 @@ def test_a_new_query_starts_at_the_end_unless_told(bucket: ClusterBucket) -> Non
 
 def test_the_first_end_may_be_asked_for_before_the_start(bucket: ClusterBucket) -> None:
     bucket.klix("t", 0, batches(0, 10))
-    planner = stream(bucket, startingOffsets="earliest", maxOffsetsPerTrigger="12")
-    end = planner.latest_offset()
-    assert end == {"t": {"0": 12, "1": 0}}
-    assert planner.initial_offset() == {"t": {"0": 0, "1": 0}}
-    assert planner.latest_offset() == {"t": {"0": 24, "1": 0}}
     planner = stream(bucket)
     end = planner.latest_offset()
     bucket.klix("t", 0, batches(30, 10))
@@ -103,7 +100,7 @@ def test_max_offsets_are_divided_and_every_row_is_read_once(bucket: ClusterBucke
     options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "50"}
     planner = stream(bucket, **options)
     start, found, triggers = planner.initial_offset(), [], 0
-    while (end := planner.latest_offset()) != start:
+    while (end := next_end(planner, start)) != start:
         made = rows(planner, start, end)
         assert 0 < len(made) <= 51
         found += made
@@ -115,30 +112,105 @@ def test_max_offsets_are_divided_and_every_row_is_read_once(bucket: ClusterBucke
     assert triggers >= 6
 
 
-def test_available_now_reads_everything_in_one_micro_batch_or_refuses_the_limit(bucket: ClusterBucket) -> None:
-    bucket.klix("t", 0, batches(0, 100))
-    options = given(startingOffsets="earliest", maxOffsetsPerTrigger="50")
-    for trigger in ("availableNow", None):
-        with pytest.raises(OptionError, match="option\\('trigger', 'availableNow'"):
-            StreamPlanner(options, 2, trigger, view=bucket.view())
-        planner = StreamPlanner(options | {"trigger": "availableNow"}, 2, trigger, view=bucket.view())
-        assert len(rows(planner, planner.initial_offset(), planner.latest_offset())) == 300
+def next_end(planner: StreamPlanner, start: dict, limited: bool = True) -> dict:
+    """As the driver's JVM asks for it."""
+    return json.loads(planner.answer(["latest", start, limited])["end"])
+
+
+def steps(planner: StreamPlanner, start: dict) -> list[dict]:
+    """The ends of the micro-batches of a query with the trigger availableNow."""
+    found = []
+    while (end := next_end(planner, start)) != start:
+        assert planner.plan(start, end)
+        found.append(end)
+        start = end
+    return found
+
+
+def test_limits_are_refused_unless_the_jvm_asks(bucket: ClusterBucket) -> None:
+    planner = stream(bucket, maxBytesPerTrigger="5")
+    with pytest.raises(OptionError, match="maxBytesPerTrigger: this session cannot limit"):
+        planner.latest_offset()
+
+
+def test_available_now_goes_in_steps_to_the_end_that_was_there_at_its_start(bucket: ClusterBucket) -> None:
+    """Also after a restart in the middle, and where a limit would wait for more."""
+    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "12", "minOffsetsPerTrigger": "9"}
+    bucket.klix("t", 0, batches(0, 10))
+    planner = stream(bucket, **options)
+    planner.answer(["fix the end", None, True])
+    first = next_end(planner, planner.initial_offset())
+    bucket.klix("t", 0, batches(30, 10))
+    assert [first, *steps(planner, first)] == [{"t": {"0": n, "1": 0}} for n in (12, 24, 30)]
+    again = stream(bucket, **options)
+    again.answer(["fix the end", None, True])
+    again.plan(first, first)  # as Spark does with the last offset of a checkpoint
+    bucket.klix("t", 0, batches(60, 10))
+    assert steps(again, first)[-1] == {"t": {"0": 60, "1": 0}}
+    assert next_end(again, first, limited=False) == {"t": {"0": 60, "1": 0}}  # the trigger once
+
+
+def test_the_progress_tells_the_lag_of_the_end_that_spark_is_told(bucket: ClusterBucket) -> None:
+    bucket.klix("t", 0, batches(0, 10))
+    planner = stream(bucket, startingOffsets="earliest")
+    assert planner.answer(["metrics", None, True])["tail"] == "none"
+    answer = planner.answer(["latest", planner.initial_offset(), True])
+    assert json.loads(answer["latest"]) == {"t": {"0": 30, "1": 0}}
+    found = planner.answer(["metrics", {"t": {"0": 10, "1": 0}}, True])
+    length = bucket.image.find(topic_id("t"), 0, 0).length
+    expected = {"minOffsetsBehindLatest": "0", "maxOffsetsBehindLatest": "20", "avgOffsetsBehindLatest": "10.0"}
+    assert found.items() >= expected.items()
+    assert found["estimatedTotalBytesBehindLatest"] == str(length * 20 // 30)
+
+
+def test_bytes_are_limited_by_the_lengths_of_objects(bucket: ClusterBucket) -> None:
+    """Shared out by what each partition has; every partition moves, however small the limit is."""
+    for base in range(0, 300, 30):
+        bucket.klix("t", 0, batches(base, 10))
+    bucket.klix("t", 1, batches(0, 1))
+    length = bucket.image.find(topic_id("t"), 0, 0).length
+    for most in (3 * length, 1):
+        planner = stream(bucket, startingOffsets="earliest", maxBytesPerTrigger=str(most))
+        start = planner.initial_offset()
+        found = []
+        for _ in range(3):
+            end = next_end(planner, start)
+            moved = end["t"]["0"] - start["t"]["0"]
+            assert moved == 1 if most == 1 else 60 <= moved <= 91
+            found += rows(planner, start, end)
+            start = end
+        assert (0, 0) in found
+        assert (1, 0) in found
+        assert len(found) == len(set(found))
+
+
+def test_a_plan_may_be_narrowed_to_filters(bucket: ClusterBucket) -> None:
+    bucket.klix("t", 0, batches(0, 10))
+    bucket.klix("t", 1, batches(0, 10))
+    planner = stream(bucket, startingOffsets="earliest")
+    start = planner.initial_offset()
+    end = next_end(planner, start)
+    filters = json.dumps([where("partition", "=", 1), where("offset", "<", 6)])
+    splits = planner.plan(start, end, filters, ["offset"])
+    assert [(share.partition, share.first, share.stop) for split in splits for share in split.shares] == [(1, 0, 6)]
 
 
 def test_min_offsets_wait_for_more_or_for_the_delay(bucket: ClusterBucket) -> None:
+    """The first micro-batch of a query does not wait, as with the kafka source."""
     clock = ManualClock()
     options = {"startingOffsets": "earliest", "minOffsetsPerTrigger": "10", "maxTriggerDelay": "1m"}
     planner = stream(bucket, clock, **options)
     start = planner.initial_offset()
+    assert next_end(planner, start) == start
     bucket.klix("t", 0, batches(0, 1))
-    assert planner.latest_offset() == start
+    assert next_end(planner, start) == start
     clock.advance(61)
-    end = planner.latest_offset()
+    end = next_end(planner, start)
     assert end == {"t": {"0": 3, "1": 0}}
     bucket.klix("t", 0, batches(3, 3))
-    assert planner.latest_offset() == end
+    assert next_end(planner, end) == end
     bucket.klix("t", 0, batches(12, 1))
-    assert planner.latest_offset() == {"t": {"0": 15, "1": 0}}
+    assert next_end(planner, end) == {"t": {"0": 15, "1": 0}}
 
 
 def test_partitions_that_are_added_are_read_from_their_beginning(bucket: ClusterBucket) -> None:
@@ -155,7 +227,7 @@ def test_a_deleted_topic_is_data_loss(bucket: ClusterBucket) -> None:
     bucket.topic("other")
     options = {"subscribe": "", "subscribePattern": "t|other"}
     del options["subscribe"]
-    planner = StreamPlanner({"object.store": "memory:", **options}, 1, None, view=bucket.view())
+    planner = StreamPlanner({"object.store": "memory:", **options}, 1, view=bucket.view())
     planner.initial_offset()
     bucket.drop_topic("t")
     with pytest.raises(DataLossError, match="t-0, t-1 are gone"):
@@ -202,7 +274,7 @@ def test_a_named_topic_deleted_after_it_was_read_is_data_loss(
     bucket.klix("other", 0, batches(0, 2))
 
     def started(fail: str) -> StreamPlanner:
-        made = StreamPlanner({**options, "failOnDataLoss": fail}, 1, None, view=bucket.view())
+        made = StreamPlanner({**options, "failOnDataLoss": fail}, 1, view=bucket.view())
         made.initial_offset()
         made.latest_offset()
         return made
@@ -219,7 +291,7 @@ def test_a_named_topic_deleted_after_it_was_read_is_data_loss(
     bucket.topic("other", topic_uuid=os.urandom(16))
     assert lenient.latest_offset()["other"] == {"0": 0}
     with pytest.raises(UnknownTopicError, match="no topic nix"):
-        StreamPlanner(given(subscribe="nix"), 1, None, view=bucket.view()).latest_offset()
+        StreamPlanner(given(subscribe="nix"), 1, view=bucket.view()).latest_offset()
 
 
 def test_retention_beyond_the_checkpoint_is_data_loss(bucket: ClusterBucket) -> None:
