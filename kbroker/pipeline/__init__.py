@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from kbroker.pipeline import error_hook
 from kbroker.pipeline.spark_install import SparkUnusable, check_install, check_pyspark, kafka_package
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def start_session(
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     register(spark)
+    error_hook.install()
     return spark
 
 
@@ -60,10 +62,11 @@ def register(spark: SparkSession) -> None:
     check_pyspark()
     from pyspark import cloudpickle
 
-    from kbroker.pipeline import driver_source, spark_source
+    from kbroker.pipeline import driver_source, errors, spark_source
 
     # By value, so that a worker without kbroker can run far enough to report it.
-    cloudpickle.register_pickle_by_value(spark_source)
+    for module in (spark_source, errors):
+        cloudpickle.register_pickle_by_value(module)
     cores = max(1, spark.sparkContext.defaultParallelism)
     members = {"cores": cores, "__module__": spark_source.__name__}
     driver_source.register(spark, type("KbrokerDataSource", (spark_source.KbrokerDataSource,), members))

@@ -14,6 +14,7 @@ from typing import Any
 
 from kbroker.limits import MIB
 from kbroker.pipeline.column_names import DDL
+from kbroker.pipeline.errors import DEBUG
 
 EARLIEST, LATEST = -2, -1  # as in the JSON of startingOffsets
 INT64_MAX = (1 << 63) - 1  # the largest offset and timestamp
@@ -25,7 +26,10 @@ READ_MEMORY_BYTES_MIN = 16 * MIB
 TopicPartition = tuple[str, int]
 
 _STRATEGIES = ("subscribe", "subscribepattern", "assign")
-_OWN = {"object.store", "cluster.id", "s3.endpoint", "s3.region", "columns", "tail", "splitbytes", "maxbytespertrigger"}
+_OWN = {
+    "object.store", "cluster.id", "s3.endpoint", "s3.region", "columns", "tail", "splitbytes", "maxbytespertrigger",
+    DEBUG,
+}  # fmt: skip
 _KNOWN = _OWN | {
     "readmemorybytes",
     *_STRATEGIES,
@@ -156,6 +160,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     _refuse_unknown(options)
     topics, pattern, assigned = _strategy(options)
     include_headers = _boolean(options, "includeHeaders", False)
+    _boolean(options, DEBUG, False)
     tail = options.get("tail", "none").strip().lower()
     if tail not in ("none", "broker"):
         raise OptionError(f"tail must be 'none' or 'broker', not '{tail}'")
@@ -195,6 +200,9 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
 
 
 def _refuse_unknown(options: Mapping[str, str]) -> None:
+    if (path := options.get("path")) is not None:
+        name = _quoted(path)
+        raise OptionError(f'load({name}): a topic is named by .option("subscribe", {name}).load()')
     for name in options:
         if name in _REFUSED_KAFKA:
             raise OptionError(f"Kafka option '{name.removeprefix('kafka.')}' is not supported: {_REFUSED_KAFKA[name]}")
@@ -203,6 +211,10 @@ def _refuse_unknown(options: Mapping[str, str]) -> None:
         close = difflib.get_close_matches(name, _KNOWN, 1)
         hint = f"; did you mean '{close[0]}'?" if close else ""
         raise OptionError(f"kbroker source has no option '{name}'{hint}")
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text if len(text) <= 200 else text[:200] + "...")
 
 
 def _place(options: Mapping[str, str]) -> Place:
@@ -259,12 +271,20 @@ def _assigned(value: str) -> tuple[TopicPartition, ...]:
 
 
 def _json(value: str, problem: OptionError) -> dict[str, Any]:
+    """An object; `problem` is raised for anything else, and for a name that comes twice."""
     try:
-        found = json.loads(value)
-    except ValueError:
+        found = json.loads(value, object_pairs_hook=_unique)
+    except (ValueError, RecursionError):
         raise problem from None
     if not isinstance(found, dict):
         raise problem
+    return found
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError
     return found
 
 

@@ -25,13 +25,19 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from kbroker.pipeline.errors import in_one_line, rows_in_one_line
+
 WORKER_PROCESS = "kbroker.pipeline.worker_process"
 # Local properties of a stream's tasks (MicroBatchExecution and StreamExecution of Spark).
 BATCH_PROPERTY, QUERY_PROPERTY = "streaming.sql.batchId", "sql.streaming.queryId"
 
 
+class WorkerUnusable(RuntimeError):
+    """A Spark worker's interpreter lacks what the source needs; the message says what to install, and where."""
+
+
 def load(module: str) -> Any:
-    """A module of kbroker.pipeline; RuntimeError that says what to install, and where, if it is missing."""
+    """A module of kbroker.pipeline. WorkerUnusable if it is missing."""
     try:
         # Looked up once in a process: Spark clears the import caches before each task.
         if WORKER_PROCESS not in sys.modules and find_spec("pyarrow") is None:
@@ -39,7 +45,7 @@ def load(module: str) -> Any:
         loaded = import_module(f"kbroker.pipeline.{module}")
         import_module(WORKER_PROCESS).settle()
     except ImportError as error:
-        raise RuntimeError(
+        raise WorkerUnusable(
             f"format('kbroker'): a Spark worker runs {sys.executable}, which cannot import {error.name}. Install "
             "kbroker with its extra spark for that interpreter on every node, or set PYSPARK_PYTHON "
             f"(spark.pyspark.python) to one that has it before the session starts ({error})"
@@ -88,6 +94,7 @@ class KbrokerBatchReader(DataSourceReader):
         self.cores = cores
         self.filters = filters
 
+    @in_one_line
     def partitions(self) -> list[InputPartition]:
         """The tasks; planned from the bucket's manifest alone."""
         summary = load("plan_summary").PlanSummary()
@@ -96,6 +103,7 @@ class KbrokerBatchReader(DataSourceReader):
         note = [] if self.filters is None else [PlanNote(summary)]
         return note + [SplitPartition(split) for split in planned]
 
+    @rows_in_one_line
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Arrow batches of one task. Spark hands over None where there is none."""
         if partition is None:
@@ -118,11 +126,13 @@ class KbrokerStreamReader(DataSourceStreamReader):
             self._stream = load("stream_plan").StreamPlanner(self.options, self.cores)
         return self._stream
 
+    @in_one_line
     def initialOffset(self) -> dict[str, Any]:
         """Where a query without a checkpoint starts."""
         found: dict[str, Any] = self._planner().initial_offset()
         return found
 
+    @in_one_line
     def latestOffset(self) -> dict[str, Any]:
         """Where the next micro-batch ends; or the answer to a request of the driver's JVM (KbrokerStream.java)."""
         request, self._request = self._request, None
@@ -130,16 +140,19 @@ class KbrokerStreamReader(DataSourceStreamReader):
         found: dict[str, Any] = planner.latest_offset() if request is None else planner.answer(request)
         return found
 
+    @in_one_line
     def commit(self, end: Any) -> None:
         """Takes a request, which is a list. Offsets that a query has done with are of no interest."""
         if isinstance(end, list):
             self._request = end
 
+    @in_one_line
     def partitions(self, start: dict[str, Any], end: Any) -> list[InputPartition]:
         """The tasks of a micro-batch. `end` may be a list that begins with it and says more: filters and columns."""
         more = end if isinstance(end, list) else [end]
         return [SplitPartition(split) for split in self._planner().plan(start, *more)]
 
+    @rows_in_one_line
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Arrow batches of one task."""
         rows: Iterator[Any] = load("split_reader").read_split(self.options, pickle.loads(partition.value))
@@ -233,15 +246,18 @@ class KbrokerDataSource(DataSource):
     def _options(self) -> dict[str, str]:
         return dict(self.options)
 
+    @in_one_line
     def schema(self) -> str:
         """The columns asked for; wrong options are refused here, when the table is loaded."""
         ddl: str = load("options").schema_ddl(self._options())
         return ddl
 
+    @in_one_line
     def reader(self, schema: StructType) -> DataSourceReader:
         filters = schema.fields[0].metadata.get("kbroker") if schema.fields else None
         return KbrokerBatchReader(self._options_for(schema), self.cores, filters)
 
+    @in_one_line
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return KbrokerStreamReader(self._options_for(schema), self.cores)
 

@@ -19,9 +19,10 @@ public class KbrokerSource extends PythonDataSourceV2 implements DataSourceRegis
 
     private static volatile UserDefinedPythonDataSource registered;
 
-    /** Sets the Python class behind the format, for all sessions of this JVM. */
+    /** Sets the Python class behind the format, for all sessions of this JVM, and how its errors are logged. */
     public static void use(UserDefinedPythonDataSource source) {
         registered = source;
+        OneLineErrors.install();
     }
 
     @Override

@@ -21,6 +21,8 @@ import click
 
 from kbroker.clock import Clock, SystemClock
 from kbroker.pipeline import is_submitted, start_session
+from kbroker.pipeline.error_hook import is_of_spark, own_words
+from kbroker.pipeline.errors import one_line
 from kbroker.pipeline.jobs.progress import Progress
 from kbroker.pipeline.options import OptionError, Place
 from kbroker.pipeline.spark_install import check_packages
@@ -203,7 +205,7 @@ class Job:
             return
         if self._debug:
             traceback.print_exception(error)
-        hint = "" if _is_expected(error) or _is_of_spark(error) else f"{type(error).__name__}: "
+        hint = "" if _is_expected(error) or is_of_spark(error) else f"{type(error).__name__}: "
         click.echo(f"kbroker: {hint}{reason_of(error)}", err=True)
         sys.exit(EXIT_USAGE if isinstance(error, OptionError) else EXIT_FAILED)
 
@@ -251,17 +253,15 @@ def _caller(module: str, name: str, done: Any = None) -> Callable[[Any], Any]:
     return call
 
 
-def _is_of_spark(error: BaseException) -> bool:
-    return type(error).__module__.split(".")[0] in ("pyspark", "py4j")
-
-
 def reason_of(error: BaseException) -> str:
     """Why something failed, in one line: of a failed Spark task the task's own words."""
     text = str(error)
     found = _TASK_REASON.search(text)
     if found is not None:
         return one_line(json.loads(found[1]))
-    if _is_of_spark(error):
+    if (words := own_words(error)) is not None:
+        return words
+    if is_of_spark(error):
         if own := _OWN_WORDS.findall(text):
             return one_line(own[-1])
         if python := _PYTHON_WORDS.findall(text):
@@ -270,9 +270,3 @@ def reason_of(error: BaseException) -> str:
         text = next((line for line in lines if "Exception" in line or "Error" in line), lines[0] if lines else text)
         return one_line(text)
     return one_line(text) if not isinstance(error, KeyError) else one_line(repr(error))
-
-
-def one_line(text: str) -> str:
-    """Text without line ends, of bounded length."""
-    joined = " ".join(text.split())
-    return joined if len(joined) <= 2000 else joined[:2000] + "..."

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from pyspark import cloudpickle
 
-from kbroker.pipeline import pushdown, spark_source
+from kbroker.pipeline import errors, pushdown, spark_source
 from kbroker.pipeline.export import task
 from kbroker.pipeline.jobs import session
 from kbroker.pipeline.plan_summary import PlanSummary
@@ -31,9 +31,11 @@ except RuntimeError as error:
 
 @pytest.fixture(autouse=True)
 def by_value():
-    cloudpickle.register_pickle_by_value(spark_source)
+    for module in (spark_source, errors):
+        cloudpickle.register_pickle_by_value(module)
     yield
-    cloudpickle.unregister_pickle_by_value(spark_source)
+    for module in (spark_source, errors):
+        cloudpickle.unregister_pickle_by_value(module)
 
 
 @pytest.mark.parametrize(

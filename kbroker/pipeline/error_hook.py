@@ -1,0 +1,63 @@
+"""One line for an error of this source that ends the driver's program, in place of Python's traceback through PySpark.
+
+Only in a session of `start_session`: one that exists already may have a hook of its own, as notebooks do.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+
+from kbroker.pipeline.errors import SHOWN_AS, one_line
+
+OF_SPARK = ("pyspark", "py4j")  # packages
+TRACEBACK = "Traceback (most recent call last):"  # debug was asked for, or the error is a defect
+_OWN_WORDS = re.compile(rf"\b{SHOWN_AS}\.[A-Z]\w*: (.+)")
+_SQLSTATE = re.compile(r"(?:\s*SQLSTATE: \w+)+\s*$")
+
+Hook = Callable[[type[BaseException], BaseException, TracebackType | None], None]
+
+_previous: Hook | None = None
+
+
+def is_of_spark(error: BaseException) -> bool:
+    """Whether PySpark raised it, perhaps for an error of ours."""
+    return type(error).__module__.split(".")[0] in OF_SPARK
+
+
+def own_words(error: BaseException) -> str | None:
+    """What this source said, in one line, in an error that Spark raises; None in any other, or with a traceback."""
+    if not is_of_spark(error):
+        return None
+    text = str(error)
+    found = None if TRACEBACK in text else _OWN_WORDS.search(text)
+    return None if found is None else one_line(_SQLSTATE.sub("", found[1]))
+
+
+def install() -> None:
+    """Makes uncaught errors of this source one line, once; the hook that was there shows all others."""
+    global _previous
+    if _previous is None:
+        _previous, sys.excepthook = sys.excepthook, _show
+
+
+def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    words = own_words(error)
+    if words is None:
+        assert _previous is not None
+        _previous(kind, error, trace)
+    else:
+        sys.stderr.write(f"kbroker: {words}{_where(trace)}\n")
+
+
+def _where(trace: TracebackType | None) -> str:
+    """The program's own line: the innermost that is not Spark's."""
+    own = [
+        (frame.f_code.co_filename, line)
+        for frame, line in traceback.walk_tb(trace)
+        if frame.f_globals.get("__name__", "").split(".")[0] not in OF_SPARK
+    ]
+    return " ({}, line {})".format(*own[-1]) if own else ""
