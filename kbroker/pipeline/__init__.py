@@ -62,11 +62,12 @@ def register(spark: SparkSession) -> None:
     check_pyspark()
     from pyspark import cloudpickle
 
-    from kbroker.pipeline import driver_source, errors, spark_source
+    from kbroker.pipeline import driver_source, errors, s3_settings, spark_source
 
     # By value, so that a worker without kbroker can run far enough to report it.
     for module in (spark_source, errors):
         cloudpickle.register_pickle_by_value(module)
     cores = max(1, spark.sparkContext.defaultParallelism)
-    members = {"cores": cores, "__module__": spark_source.__name__}
+    s3 = s3_settings.read_settings(spark)
+    members = {"cores": cores, "s3": s3, "__module__": spark_source.__name__}
     driver_source.register(spark, type("KbrokerDataSource", (spark_source.KbrokerDataSource,), members))

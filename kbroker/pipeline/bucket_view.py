@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import socket
 import threading
 from collections.abc import Iterator
 
 from kbroker.cluster.image import MetadataImage
 from kbroker.cluster.read_only import ClusterUnclear, ManifestReader, TopicsReader, find_cluster
 from kbroker.pipeline.options import OptionError, Place
+from kbroker.pipeline.s3_settings import S3Place, s3_place
 from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.read.copied_objects import CopiedObjects
-from kbroker.storage.stores.object_store import ObjectStore, StoreDenied
+from kbroker.storage.stores.object_store import ObjectStore, StoreError
 from kbroker.storage.stores.retry_policy import RetryPolicy
-from kbroker.storage.stores.store_url import S3_SCHEME, open_store
+from kbroker.storage.stores.store_url import FILE_SCHEME, S3_SCHEME, open_store
 from kbroker.storage.stores.store_wrappers import RetryingStore
 
 RETRY_SECONDS = 30.0
+CONNECT_SECONDS, READ_SECONDS = 5.0, 30.0
 CONTACT_CONNECT_SECONDS, CONTACT_READ_SECONDS = 2.0, 3.0
 
-_stores: dict[tuple[str, str | None, str | None], ObjectStore] = {}
+_stores: dict[tuple[str, S3Place], ObjectStore] = {}
 _views: dict[Place, BucketView] = {}
 _lock = threading.Lock()
 VIEWS_MAX = 4  # kept in a process
@@ -29,13 +32,10 @@ VIEWS_MAX = 4  # kept in a process
 
 def store_of(place: Place) -> ObjectStore:
     """The store behind a place; one per process, as Spark's workers do many tasks. OptionError, StoreError."""
-    key = (place.url, place.endpoint, place.region)
+    key = (place.url, s3_place(place.endpoint, place.region))
     with _lock:
         if key not in _stores:
-            try:
-                raw = open_store(place.url, place.endpoint, place.region, create=False)
-            except ValueError as error:
-                raise OptionError(f"object.store: {error}") from None
+            raw = _open(*key, CONNECT_SECONDS, READ_SECONDS)
             _stores[key] = RetryingStore(CopiedObjects(raw), RetryPolicy(RETRY_SECONDS))
         return _stores[key]
 
@@ -45,19 +45,33 @@ def contact(place: Place) -> None:
 
     Once it has answered in this process, requests are retried for RETRY_SECONDS instead.
     """
-    key = (place.url, place.endpoint, place.region)
+    key = (place.url, s3_place(place.endpoint, place.region))
     with _lock:
         if key in _stores or not place.url.startswith(S3_SCHEME):
             return
+    asked = _open(*key, CONTACT_CONNECT_SECONDS, CONTACT_READ_SECONDS)
+    from kbroker.storage.stores.s3_client import is_answer  # loads boto3
+
     try:
-        asked = open_store(
-            place.url, place.endpoint, place.region,
-            connect_timeout_s=CONTACT_CONNECT_SECONDS, read_timeout_s=CONTACT_READ_SECONDS,
+        next(iter(asked.list("")), None)
+    except StoreError as error:
+        if not is_answer(error):
+            raise
+
+
+def _open(url: str, s3: S3Place, connect_seconds: float, read_seconds: float) -> ObjectStore:
+    try:
+        return open_store(
+            url, s3.endpoint, s3.region, login=s3.login,
+            connect_timeout_s=connect_seconds, read_timeout_s=read_seconds,
         )  # fmt: skip
     except ValueError as error:
         raise OptionError(f"object.store: {error}") from None
-    with contextlib.suppress(StoreDenied):  # which is an answer
-        next(iter(asked.list("")), None)
+    except StoreError as error:
+        if not url.startswith(FILE_SCHEME):
+            raise
+        where = "driver and executors must see it under the same path"
+        raise StoreError(f"{error} on host {socket.gethostname()}: {where}") from None
 
 
 class BucketView:

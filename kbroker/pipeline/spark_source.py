@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import pickle
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -36,14 +36,16 @@ class WorkerUnusable(RuntimeError):
     """A Spark worker's interpreter lacks what the source needs; the message says what to install, and where."""
 
 
-def load(module: str) -> Any:
-    """A module of kbroker.pipeline. WorkerUnusable if it is missing."""
+def load(module: str, s3: Mapping[str, str] | None = None) -> Any:
+    """A module of kbroker.pipeline, with what Spark's configuration says of S3. WorkerUnusable if it is missing."""
     try:
         # Looked up once in a process: Spark clears the import caches before each task.
         if WORKER_PROCESS not in sys.modules and find_spec("pyarrow") is None:
             raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
         loaded = import_module(f"kbroker.pipeline.{module}")
         import_module(WORKER_PROCESS).settle()
+        if s3 is not None:
+            import_module("kbroker.pipeline.s3_settings").use(s3)
     except ImportError as error:
         raise WorkerUnusable(
             f"format('kbroker'): a Spark worker runs {sys.executable}, which cannot import {error.name}. Install "
@@ -89,17 +91,20 @@ class KbrokerBatchReader(DataSourceReader):
     `filters` are None where Spark's plain Python API asks, which pushes none, see pushdown.py.
     """
 
-    def __init__(self, options: dict[str, str], cores: int, filters: str | None = None) -> None:
+    def __init__(
+        self, options: dict[str, str], cores: int, filters: str | None = None, s3: Mapping[str, str] | None = None
+    ) -> None:
         self.options = options
         self.cores = cores
         self.filters = filters
+        self.s3 = s3
 
     @in_one_line
     def partitions(self) -> list[InputPartition]:
         """The tasks; planned from the bucket's manifest alone."""
         summary = load("plan_summary").PlanSummary()
         bounds = load("pushdown").bounds_of(self.filters)
-        planned = load("batch_plan").plan_batch(self.options, self.cores, bounds, summary)
+        planned = load("batch_plan", self.s3).plan_batch(self.options, self.cores, bounds, summary)
         note = [] if self.filters is None else [PlanNote(summary)]
         return note + [SplitPartition(split) for split in planned]
 
@@ -108,22 +113,23 @@ class KbrokerBatchReader(DataSourceReader):
         """Arrow batches of one task. Spark hands over None where there is none."""
         if partition is None:
             return iter(())
-        rows: Iterator[Any] = load("split_reader").read_split(self.options, pickle.loads(partition.value))
+        rows: Iterator[Any] = load("split_reader", self.s3).read_split(self.options, pickle.loads(partition.value))
         return rows
 
 
 class KbrokerStreamReader(DataSourceStreamReader):
     """A stream of micro-batches. Lives in one process on the driver; copies of it read in the workers."""
 
-    def __init__(self, options: dict[str, str], cores: int) -> None:
+    def __init__(self, options: dict[str, str], cores: int, s3: Mapping[str, str] | None = None) -> None:
         self.options = options
         self.cores = cores
+        self.s3 = s3
         self._stream: Any = None
         self._request: list[Any] | None = None
 
     def _planner(self) -> Any:
         if self._stream is None:
-            self._stream = load("stream_plan").StreamPlanner(self.options, self.cores)
+            self._stream = load("stream_plan", self.s3).StreamPlanner(self.options, self.cores)
         return self._stream
 
     @in_one_line
@@ -155,7 +161,7 @@ class KbrokerStreamReader(DataSourceStreamReader):
     @rows_in_one_line
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Arrow batches of one task."""
-        rows: Iterator[Any] = load("split_reader").read_split(self.options, pickle.loads(partition.value))
+        rows: Iterator[Any] = load("split_reader", self.s3).read_split(self.options, pickle.loads(partition.value))
         return rows
 
     def stop(self) -> None:
@@ -238,6 +244,7 @@ class KbrokerDataSource(DataSource):
     """``format("kbroker")``."""
 
     cores = 1
+    s3: Mapping[str, str] | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -255,11 +262,11 @@ class KbrokerDataSource(DataSource):
     @in_one_line
     def reader(self, schema: StructType) -> DataSourceReader:
         filters = schema.fields[0].metadata.get("kbroker") if schema.fields else None
-        return KbrokerBatchReader(self._options_for(schema), self.cores, filters)
+        return KbrokerBatchReader(self._options_for(schema), self.cores, filters, self.s3)
 
     @in_one_line
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return KbrokerStreamReader(self._options_for(schema), self.cores)
+        return KbrokerStreamReader(self._options_for(schema), self.cores, self.s3)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         return KbrokerBatchWriter(self._options(), _fields(schema), overwrite)

@@ -1,4 +1,4 @@
-"""A proxy in front of an S3 server that refuses chosen requests, as a bucket policy does."""
+"""A proxy in front of an S3 server that does not let chosen requests through."""
 
 from __future__ import annotations
 
@@ -7,22 +7,40 @@ import http.client
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
-DENIED = b'<?xml version="1.0"?><Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>'
+
+class Refusal(NamedTuple):
+    """An answer in place of the server's."""
+
+    status: int
+    code: str
+
+    def body(self) -> bytes:
+        return f'<?xml version="1.0"?><Error><Code>{self.code}</Code><Message>refused</Message></Error>'.encode()
+
+
+DENIED = Refusal(403, "AccessDenied")  # as by a bucket's policy
+SLOW_DOWN = Refusal(503, "SlowDown")  # too many requests
+HANGS = None  # no answer
 
 
 @contextlib.contextmanager
-def denying_proxy(endpoint: str, denied: Callable[[str], bool]) -> Iterator[str]:
-    """The endpoint of a proxy to `endpoint` that answers 403 where `denied(path and query)` is true."""
+def refusing_proxy(endpoint: str, refused: Callable[[str], bool], refusal: Refusal | None = DENIED) -> Iterator[str]:
+    """The endpoint of a proxy to `endpoint` that answers with `refusal` where `refused(path and query)` is true."""
     upstream = urlsplit(endpoint).netloc
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            if denied(self.path):
-                self._answer(403, {"Content-Type": "application/xml"}, DENIED)
+            if refused(self.path):
+                if refusal is None:
+                    self.rfile.read(1)  # until the client gives up
+                    self.close_connection = True
+                    return
+                self._answer(refusal.status, {"Content-Type": "application/xml"}, refusal.body())
                 return
             connection = http.client.HTTPConnection(upstream, timeout=30)
             # The signature covers the Host header, which has the proxy's name: it is passed on unchanged.

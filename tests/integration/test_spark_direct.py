@@ -14,7 +14,7 @@ import scenarios
 import spark_export_job
 from broker_process import BrokerProcess
 from conftest import IN_A_BUCKET_WHEN_SLOW, ON_A_FOLDER, Store
-from s3_proxy import denying_proxy
+from s3_proxy import refusing_proxy
 from s3_server import S3Server
 from scenarios import IDEMPOTENT, new_topic
 from test_client_confluent import CLIENT as CONFLUENT
@@ -219,7 +219,7 @@ def test_missing_permissions_fail_the_query_or_the_task(
     scenarios.send(broker, CONFLUENT, topic, {0: generated(50, seed=1)}, "none", IDEMPOTENT)
     broker.flush()
     for denied in ("list-type", ".pack"):
-        with denying_proxy(s3.endpoint, lambda path, denied=denied: denied in path) as endpoint:
+        with refusing_proxy(s3.endpoint, lambda path, denied=denied: denied in path) as endpoint:
             for going_on in ("true", "false"):  # a refused request is not data loss
                 options = {"s3.endpoint": endpoint, "failOnDataLoss": going_on}
                 said = failure(lambda options=options: direct(spark, store, topic, **options))

@@ -26,6 +26,7 @@ from kbroker.storage.stores.object_store import (
     StoreUnavailable,
 )
 from kbroker.storage.stores.s3_bodies import BodyFile
+from kbroker.storage.stores.s3_login import S3Login
 from kbroker.storage.stores.s3_reads import URL_EXPIRES_SECONDS
 
 _DENIED_CODES = {
@@ -69,9 +70,12 @@ class S3Client:
         connect_timeout_s: float,
         read_timeout_s: float,
         connections_max: int,
+        login: S3Login | None = None,
     ) -> None:
         self.bucket = bucket
         core = botocore.session.get_session()
+        if login is not None:
+            core.set_credentials(*login)
         try:
             session = boto3.session.Session(botocore_session=core)
             self._client = session.client(
@@ -212,6 +216,11 @@ def secrets() -> list[str]:
     except Exception:  # as above; the client cannot have them either
         return []
     return [] if frozen is None else [each for each in (frozen.access_key, frozen.secret_key, frozen.token) if each]
+
+
+def is_answer(error: StoreError) -> bool:
+    """Whether the store sent this error itself: it is there, if only to say that it is busy."""
+    return isinstance(error.__cause__, aws.ClientError)
 
 
 def error_class(code: str, status: int, *, conditional: bool) -> type[StoreError]:

@@ -32,6 +32,7 @@ from kbroker.storage.stores.object_store import (
 )
 from kbroker.storage.stores.s3_bodies import CopiedRange, body_arguments, decode_crc, encode_crc
 from kbroker.storage.stores.s3_client import MISSING_CODES, S3Client, error_class
+from kbroker.storage.stores.s3_login import S3Login
 from kbroker.storage.stores.s3_reads import DirectReads
 from kbroker.storage.stores.s3_writes import DirectWrites
 
@@ -53,6 +54,7 @@ class S3Store:
         read_timeout_s: float = 30.0,
         connections_max: int = 32,
         copy_bucket: str | None = None,
+        login: S3Login | None = None,
     ) -> None:
         """`copy_bucket`: where the sources of upload_part_copy are, if in another one."""
         self._client = S3Client(
@@ -62,6 +64,7 @@ class S3Store:
             connect_timeout_s=connect_timeout_s,
             read_timeout_s=read_timeout_s,
             connections_max=connections_max,
+            login=login,
         )
         self._copy_bucket = copy_bucket or bucket
         self._connections = ConnectionPool(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kbroker.storage.stores.object_store import ObjectStore, check_key
+from kbroker.storage.stores.s3_login import S3Login
 
 S3_SCHEME = "s3://"
 FILE_SCHEME = "file:"
@@ -20,11 +21,13 @@ def open_store(
     connections_max: int = 32,
     connect_timeout_s: float = 5.0,
     read_timeout_s: float = 30.0,
+    login: S3Login | None = None,
 ) -> ObjectStore:
     """The store that ``url`` names; keys are relative to the prefix in it.
 
     ``create`` makes a missing folder; without it a missing folder is a StoreError. For S3 nothing is sent yet:
-    ``store_probe.probe`` finds a missing bucket or wrong credentials. ValueError for any other URL.
+    ``store_probe.probe`` finds a missing bucket or wrong credentials. Without ``login``, boto3 looks for credentials.
+    ValueError for any other URL.
     """
     if url.startswith(S3_SCHEME):
         bucket, prefix = split_s3_url(url)
@@ -37,6 +40,7 @@ def open_store(
             connections_max=connections_max,
             connect_timeout_s=connect_timeout_s,
             read_timeout_s=read_timeout_s,
+            login=login,
         )
         if not prefix:
             return store

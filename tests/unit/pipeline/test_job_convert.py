@@ -14,6 +14,7 @@ from kbroker.pipeline.jobs.convert import Conversion
 from kbroker.pipeline.jobs.convert_place import NOTE
 from kbroker.pipeline.jobs.convert_tasks import run_convert_task, stage_folder
 from kbroker.pipeline.jobs.session import JobError
+from kbroker.pipeline.s3_settings import s3_place
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import StoreUnavailable
 from tests.unit.pipeline.cluster_bucket import PLACE, ClusterBucket
@@ -26,7 +27,7 @@ NOW_MS = 1_700_000_100_000
 @pytest.fixture
 def bucket(monkeypatch):
     found = ClusterBucket()
-    monkeypatch.setitem(bucket_view._stores, (PLACE.url, None, None), found.store)
+    monkeypatch.setitem(bucket_view._stores, (PLACE.url, s3_place(None, None)), found.store)
     found.topic("t", 3)
     found.klix("t", 0, batches(0, 4))
     found.pack([("t", 0, batches(12, 2)), ("t", 1, batches(0, 3))])

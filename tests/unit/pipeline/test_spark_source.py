@@ -65,7 +65,7 @@ def test_a_worker_names_the_module_it_lacks(work: str, missing: str) -> None:
 
 def test_a_plan_says_what_it_reads_before_its_tasks_where_the_jvm_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     summary = PlanSummary(objects=3, bytes_read=70, rows=9, skipped_by_time=5, tail_offsets=1)
-    monkeypatch.setattr(spark_source, "load", lambda module: Planning(module, summary))
+    monkeypatch.setattr(spark_source, "load", lambda module, s3=None: Planning(module, summary))
     note, task_ = pickle.loads(cloudpickle.dumps(KbrokerBatchReader({}, 1, "[]").partitions()))
     assert json.loads(note) == {"objects": 3, "bytes": 70, "rows": 10, "bytesSkipped": 5}
     assert pickle.loads(task_.value) == "a split"

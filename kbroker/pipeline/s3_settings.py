@@ -1,0 +1,72 @@
+"""S3 as Spark's configuration names it (`spark.hadoop.fs.s3a.*`), for the stores that this process opens.
+
+The driver reads the settings at `register`; they travel to other processes in the pickled source, never in its options,
+which Spark shows in plans. An option of the query wins over them, and so does boto3's own variable in the environment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from kbroker.storage.stores.s3_login import S3Login
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_HADOOP = {
+    "endpoint": "fs.s3a.endpoint",
+    "region": "fs.s3a.endpoint.region",
+    "access_key": "fs.s3a.access.key",
+    "secret_key": "fs.s3a.secret.key",
+    "session_token": "fs.s3a.session.token",
+}
+_TLS = "fs.s3a.connection.ssl.enabled"  # of an endpoint without a scheme
+# boto3's variables that make a setting of Spark's of no use.
+_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_REGION_VARIABLES = ("AWS_DEFAULT_REGION",)
+_LOGIN_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE")
+
+_used: Mapping[str, str] = {}
+
+
+class S3Place(NamedTuple):
+    """What `open_store` needs beside the URL; None is boto3's own."""
+
+    endpoint: str | None
+    region: str | None
+    login: S3Login | None
+
+
+def read_settings(spark: SparkSession) -> dict[str, str]:
+    """The settings of the session's Hadoop configuration, by the names of `use`; empty ones are left out."""
+    conf = spark.sparkContext._jsc.hadoopConfiguration()
+    found = {name: value for name, key in _HADOOP.items() if (value := (conf.get(key) or "").strip())}
+    if "endpoint" in found and "://" not in found["endpoint"]:
+        scheme = "http" if (conf.get(_TLS) or "").strip().lower() == "false" else "https"
+        found["endpoint"] = f"{scheme}://{found['endpoint']}"
+    return found
+
+
+def use(settings: Mapping[str, str]) -> None:
+    """Makes `settings` this process's. A process works for one Spark application."""
+    global _used
+    _used = settings
+
+
+def s3_place(endpoint: str | None, region: str | None) -> S3Place:
+    """How to reach a bucket, given a query's options."""
+    access_key, secret_key = _used.get("access_key"), _used.get("secret_key")
+    login = None
+    if access_key and secret_key and not _is_set(_LOGIN_VARIABLES):
+        login = S3Login(access_key, secret_key, _used.get("session_token"))
+    return S3Place(
+        endpoint or (None if _is_set(_ENDPOINT_VARIABLES) else _used.get("endpoint")),
+        region or (None if _is_set(_REGION_VARIABLES) else _used.get("region")),
+        login,
+    )
+
+
+def _is_set(variables: tuple[str, ...]) -> bool:
+    return any(os.environ.get(name) for name in variables)
