@@ -48,6 +48,14 @@ def selected(view: BucketView, options: SourceOptions) -> list[TopicPartition]:
     return [(name, number) for name in options.topics or () for number in range(_topic(view, name).partitions)]
 
 
+def is_named(options: SourceOptions, topic: str) -> bool:
+    """Whether the options name this topic, which may exist or not."""
+    if options.pattern is not None:
+        return re.fullmatch(options.pattern, topic) is not None
+    assigned = [name for name, _ in options.assigned or ()]
+    return topic in (options.topics or assigned)
+
+
 def _topic(view: BucketView, name: str) -> TopicImage:
     topic = view.topics.by_name.get(name)
     if topic is None:

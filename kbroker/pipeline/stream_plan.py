@@ -1,7 +1,5 @@
 """The driver's side of a stream: where micro-batches start and end, and their tasks.
 
-An offset, as Spark keeps it in the checkpoint, is the kafka source's JSON: {"topic": {"0": next offset, ...}}.
-
 The driver's JVM asks by `answer`, saying where the query is and whether its limits hold (KbrokerStream.java). Where it
 has not got our classes, Spark asks for `latest_offset` without saying either: the position is then known from the last
 range that was planned (after a restart Spark plans an empty one at the checkpoint first), and limits are refused.
@@ -19,42 +17,14 @@ from kbroker.pipeline import data_loss
 from kbroker.pipeline.batch_plan import Ranges, plan_ranges, within
 from kbroker.pipeline.broker_tail import BrokerTail
 from kbroker.pipeline.bucket_view import BucketView
-from kbroker.pipeline.options import (
-    LATEST,
-    OptionError,
-    TopicPartition,
-    check_stream,
-    parse_options,
-    refuse_limits,
-)
+from kbroker.pipeline.options import LATEST, TopicPartition, check_stream, parse_options, refuse_limits
 from kbroker.pipeline.plan_summary import PlanSummary
-from kbroker.pipeline.positions import PositionFinder, Positions, selected
+from kbroker.pipeline.positions import PositionFinder, Positions, is_named, selected
 from kbroker.pipeline.pushdown import bounds_of
 from kbroker.pipeline.splits import Split
 from kbroker.pipeline.stream_limits import limit_bytes, limit_offsets
+from kbroker.pipeline.stream_offsets import OffsetJson, from_json, to_json, topic_ids_of
 from kbroker.pipeline.stream_progress import metrics
-
-OffsetJson = dict[str, Any]
-
-
-def to_json(positions: Mapping[tuple[str, int], int]) -> OffsetJson:
-    """Positions as Spark stores them; equal positions are equal text."""
-    found: OffsetJson = {}
-    for (topic, partition), offset in sorted(positions.items()):
-        found.setdefault(topic, {})[str(partition)] = offset
-    return found
-
-
-def from_json(value: Any) -> Positions:
-    """Positions of a checkpoint. OptionError for one that this source has not written."""
-    try:
-        return {
-            (topic, int(partition)): int(offset)
-            for topic, partitions in value.items()
-            for partition, offset in partitions.items()
-        }
-    except (AttributeError, TypeError, ValueError):
-        raise OptionError(f"the checkpoint holds an offset that is not of this source: {value!r:.200}") from None
 
 
 class StreamPlanner:
@@ -70,8 +40,8 @@ class StreamPlanner:
         self._view = view if view is not None else BucketView(self._options.place)
         self._broker: BrokerTail | None = None
         self._initial: Positions | None = None
-        self._position: Positions | None = None  # end of the last range that was planned or announced
-        self._topic_ids: dict[str, bytes] = {}  # of what was read last under a name
+        self._position: OffsetJson | None = None  # end of the last range that was planned or announced
+        self._read: set[str] = set()  # topics
         self._ends = False  # the query ends where the log ended at its start, which is in _fixed once it is known
         self._fixed: Positions | None = None
         self._latest: Positions | None = None
@@ -94,7 +64,20 @@ class StreamPlanner:
 
     def initial_offset(self) -> OffsetJson:
         """Where a new query starts; the same however often it is asked."""
-        return to_json(self._initial_positions(self._finder()))
+        return self._to_json(self._initial_positions(self._finder()))
+
+    def _to_json(self, positions: Positions) -> OffsetJson:
+        return to_json(positions, {name: topic.topic_id.hex() for name, topic in self._view.topics.by_name.items()})
+
+    def _from_json(self, value: OffsetJson) -> Positions:
+        """Without the topics that are others by now, under the same names: they are read from their beginning."""
+        positions, there = from_json(value), self._view.topics.by_name
+        for name, topic_id in topic_ids_of(value).items():
+            if name in there and there[name].topic_id.hex() != topic_id:
+                lost = f"topic {name} was deleted and recreated, or the checkpoint is of another cluster"
+                data_loss.report(lost, self._options.fail_on_data_loss)
+                positions = {pair: offset for pair, offset in positions.items() if pair[0] != name}
+        return positions
 
     def _initial_positions(self, finder: PositionFinder) -> Positions:
         if self._initial is None:
@@ -105,27 +88,26 @@ class StreamPlanner:
     def answer(self, request: list[Any]) -> dict[str, str]:
         """What the driver's JVM asks: a word, an offset or None, and whether the query's limits hold."""
         what, offset, limited = request
-        position = None if offset is None else from_json(offset)
         if what == "latest":
-            end = to_json(self._next_end(position or {}, limited))
-            return {"end": json.dumps(end), "latest": json.dumps(to_json(self._latest or {}))}
+            end = self._to_json(self._next_end(offset or {}, limited))
+            return {"end": json.dumps(end), "latest": json.dumps(self._to_json(self._latest or {}))}
         if what == "metrics":
-            return metrics(self._view, self._options, position, self._latest, self._last)
+            consumed = None if offset is None else from_json(offset)
+            return metrics(self._view, self._options, consumed, self._latest, self._last)
         self._ends = True
         return {}
 
     def latest_offset(self) -> OffsetJson:
         """Where the next micro-batch ends: never below where the query is."""
         refuse_limits(self._options)
-        if self._position is None:
-            # Of a new query Spark asks this first and the initial offset after it; of one with a checkpoint it has
-            # planned a range before.
-            self._position = self._initial_positions(self._finder())
-        self._position = self._next_end(self._position, False)
-        return to_json(self._position)
+        # Of a new query Spark asks this first and the initial offset after it; of one with a checkpoint it has planned
+        # a range before.
+        self._position = self._to_json(self._next_end(self._position, False))
+        return self._position
 
-    def _next_end(self, known: Positions, limited: bool) -> Positions:
+    def _next_end(self, position: OffsetJson | None, limited: bool) -> Positions:
         finder = self._finder()
+        known = self._initial_positions(finder) if position is None else self._from_json(position)
         latest = finder.latest(self._existing(known))
         self._check_loss(known, latest)
         if self._ends:
@@ -139,9 +121,9 @@ class StreamPlanner:
 
     def _existing(self, known: Iterable[TopicPartition]) -> list[TopicPartition]:
         """The partitions that the query reads now. A topic that it has read and that is gone is left to the caller to
-        report: only one that never existed is an UnknownTopicError. A recreated topic is reported here.
+        report: only one that never existed is an UnknownTopicError.
         """
-        there, read = self._view.topics.by_name, {topic for topic, _ in known} | set(self._topic_ids)
+        there, read = self._view.topics.by_name, {topic for topic, _ in known} | self._read
         options = self._options
         if options.topics is not None:
             topics = tuple(name for name in options.topics if name in there or name not in read)
@@ -150,23 +132,25 @@ class StreamPlanner:
             pairs = tuple(pair for pair in options.assigned if pair[0] in there or pair[0] not in read)
             options = dataclasses.replace(options, assigned=pairs)
         found = selected(self._view, options)
-        for name in dict.fromkeys(topic for topic, _ in found):
-            before, now = self._topic_ids.get(name), there[name].topic_id
-            self._topic_ids[name] = now
-            if before not in (None, now):
-                data_loss.report(f"topic {name} was deleted and recreated", self._options.fail_on_data_loss)
+        self._read |= {topic for topic, _ in found}
         return found
 
     def _check_loss(self, known: Positions, latest: Positions) -> None:
-        gone = sorted(set(known) - set(latest))
-        if gone:
-            names = ", ".join(f"{topic}-{partition}" for topic, partition in gone)
-            data_loss.report(f"{names} are gone", self._options.fail_on_data_loss)
+        self._report_gone(set(known) - set(latest))
         for (topic, partition), offset in latest.items():
             before = known.get((topic, partition), 0)
             if offset < before:  # the topic was recreated
                 lost = f"partition {topic}-{partition}'s offset was changed from {before} to {offset}"
                 data_loss.report(lost, self._options.fail_on_data_loss)
+
+    def _report_gone(self, gone: set[TopicPartition]) -> None:
+        others = sorted({topic for topic, _ in gone if not is_named(self._options, topic)})
+        if others:
+            lost = f"the checkpoint is of {', '.join(others)}, which this query does not read"
+            data_loss.report(lost, self._options.fail_on_data_loss)
+        elif gone:
+            names = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(gone))
+            data_loss.report(f"{names} are gone", self._options.fail_on_data_loss)
 
     def _starts_of_new(self, finder: PositionFinder, new: list[tuple[str, int]]) -> Positions:
         """Partitions that came after the query began are read from their beginning."""
@@ -199,19 +183,17 @@ class StreamPlanner:
     ) -> list[Split]:
         """The tasks of a micro-batch; none where it is empty. `filters` as in pushdown.py; `columns`, if given, are
         all that the query uses."""
-        start, end = from_json(start_json), from_json(end_json)
-        if self._position is None or start == end:
-            self._position = end
-        if start == end:
+        is_empty = from_json(start_json) == from_json(end_json)
+        if self._position is None or is_empty:
+            self._position = end_json
+        if is_empty:
             if self._ends and self._fixed is None:
-                self._next_end(end, False)
+                self._next_end(end_json, False)
             return []
         finder = self._finder()
+        start, end = self._from_json(start_json), self._from_json(end_json)
         known = set(self._existing([*start, *end]))
-        gone = sorted(set(end) - known)
-        if gone:
-            names = ", ".join(f"{topic}-{partition}" for topic, partition in gone)
-            data_loss.report(f"{names} are gone", self._options.fail_on_data_loss)
+        self._report_gone(set(end) - known)
         pairs = [pair for pair in end if pair in known]
         new = [pair for pair in pairs if pair not in start]
         start |= self._starts_of_new(finder, new)
