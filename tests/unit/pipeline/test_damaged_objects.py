@@ -40,7 +40,7 @@ class Written:
             self.key = bucket.klix("t", 0, batches(0, 8) if kind == "small" else batches(0, 300, 3, 5000))
         self.data = bucket.store.get(self.key)
         (self._split,) = batch_plan.plan_batch(OPTIONS, 1, {})
-        (self.ref,) = self._split.shares[0].objects
+        (self.ref,) = self._split.objects_of(self._split.shares[0])
         self.rows = self.read(self._split)
 
     def read(self, split: Split, **options: str) -> list[tuple]:
@@ -50,8 +50,8 @@ class Written:
         """What is read where the store has `data` under the key, as the version that the plan means."""
         self._bucket.store.put(self.key, data)
         etag = self._bucket.store.head(self.key).etag
-        share = dataclasses.replace(self._split.shares[0], objects=(self.ref._replace(etag=etag),))
-        return self.read(dataclasses.replace(self._split, shares=(share,)), **options)
+        objects = dataclasses.replace(self._split.objects, other_etags={0: etag}, _unpacked=None)
+        return self.read(dataclasses.replace(self._split, objects=objects), **options)
 
 
 @pytest.mark.parametrize("kind", KINDS)
