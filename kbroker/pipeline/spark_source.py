@@ -105,8 +105,11 @@ class KbrokerBatchReader(DataSourceReader):
         summary = load("plan_summary").PlanSummary()
         bounds = load("pushdown").bounds_of(self.filters)
         planned = load("batch_plan", self.s3).plan_batch(self.options, self.cores, bounds, summary)
-        note = [] if self.filters is None else [PlanNote(summary)]
-        return note + [SplitPartition(split) for split in planned]
+        tasks: list[InputPartition] = [] if self.filters is None else [PlanNote(summary)]
+        planned.reverse()
+        while planned:  # a large plan is not held twice
+            tasks.append(SplitPartition(planned.pop()))
+        return tasks
 
     @rows_in_one_line
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -200,18 +203,22 @@ class KbrokerBatchWriter(DataSourceArrowWriter):
     """One write of a DataFrame. Made on the driver; copies of it write in the workers."""
 
     def __init__(self, options: dict[str, str], fields: list[tuple[str, str]], overwrite: bool) -> None:
+        self.options = options
         job = load("sink.job").start_batch(options, fields, overwrite)
         self.job, self.transactional = pickle.dumps(job), job.checked().transactional
 
+    @in_one_line
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """The rows of one task, as Arrow batches."""
         return _task_report(self.job, iterator)
 
+    @in_one_line
     def commit(self, messages: list[Any]) -> None:
         """Commits what all tasks have written."""
         if self.transactional:  # without an import otherwise: this is a process of its own
             load("sink.job").commit(pickle.loads(self.job), _reported(messages))
 
+    @in_one_line
     def abort(self, messages: list[Any]) -> None:
         """Aborts it, unless its commit has been decided."""
         if self.transactional:
@@ -222,18 +229,22 @@ class KbrokerStreamWriter(DataSourceStreamArrowWriter):
     """The micro-batches of a stream. Made on the driver for each; copies of it write in the workers."""
 
     def __init__(self, options: dict[str, str], fields: list[tuple[str, str]]) -> None:
+        self.options = options
         job = load("sink.job").start_stream(options, fields)
         self.job, self.transactional = pickle.dumps(job), job.checked().transactional
 
+    @in_one_line
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """The rows of one task of a micro-batch, as Arrow batches."""
         return _task_report(self.job, iterator)
 
+    @in_one_line
     def commit(self, messages: list[Any], batchId: int) -> None:
         """Commits a micro-batch."""
         if self.transactional:
             load("sink.job").commit(pickle.loads(self.job), _reported(messages), batchId)
 
+    @in_one_line
     def abort(self, messages: list[Any], batchId: int) -> None:
         """Aborts it, unless its commit has been decided."""
         if self.transactional:
@@ -268,9 +279,11 @@ class KbrokerDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return KbrokerStreamReader(self._options_for(schema), self.cores, self.s3)
 
+    @in_one_line
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         return KbrokerBatchWriter(self._options(), _fields(schema), overwrite)
 
+    @in_one_line
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # type: ignore[override]
         """`overwrite` is output mode complete: all rows are appended in each micro-batch, as by the kafka sink."""
         return KbrokerStreamWriter(self._options(), _fields(schema))

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kbroker.pipeline.errors import DEBUG
 from kbroker.pipeline.options import OptionError
 from kbroker.pipeline.sink.client_settings import client_settings
 
@@ -15,9 +16,9 @@ ID_PREFIX = "kbroker-spark"
 
 _TOPIC, _TRANSACTIONAL = "topic", "kbroker.transactional"
 _PREFIX, _JOB_ID = "kbroker.transactional.id.prefix", "kbroker.job.id"
-_KNOWN = (_TOPIC, "includeheaders", "kafka.bootstrap.servers", _TRANSACTIONAL, _PREFIX, _JOB_ID)
+_KNOWN = (_TOPIC, DEBUG, "includeheaders", "kafka.bootstrap.servers", _TRANSACTIONAL, _PREFIX, _JOB_ID)
 _OF_SPARK = {"checkpointlocation", "path", "queryname"}  # Spark hands its own options over too
-_OF_READS = {"object.store", "cluster.id", "s3.endpoint", "s3.region", "columns", "tail", "trigger", "splitbytes",
+_OF_READS = {"object.store", "cluster.id", "s3.endpoint", "s3.region", "columns", "tail", "splitbytes",
              "subscribe", "subscribepattern", "assign", "startingoffsets", "endingoffsets"}  # fmt: skip
 _ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
