@@ -55,7 +55,8 @@ def is_submitted() -> bool:
 
 
 def register(spark: SparkSession) -> None:
-    """Makes ``spark.read.format("kbroker")`` and ``spark.readStream.format("kbroker")`` work in this session.
+    """Makes ``format("kbroker")`` work for reads, writes and streams: in all sessions of this JVM, or, with a warning
+    logged, in this session alone where the JVM does not take the source's classes.
 
     Raises SparkUnusable when pyspark or pyarrow is missing or of a version this source does not work with.
     """

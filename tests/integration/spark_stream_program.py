@@ -25,7 +25,7 @@ def main(mode: str, folder: Path, bootstrap: str, object_store: str, topic: str)
     session = spark_session.start(folder)
     options = {
         "kafka": {"kafka.bootstrap.servers": bootstrap, "kafka.fetch.max.wait.ms": "10"},
-        "kbroker": {"object.store": object_store, "trigger": "processingTime"},
+        "kbroker": {"object.store": object_store},
     }
     queries = [start(session, source, folder / source, options[source] | {"subscribe": topic}) for source in SOURCES]
     print("running", flush=True)
