@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -111,6 +112,23 @@ def test_a_broker_that_is_not_there_is_said_before_the_first_task(
         batch_job(address, "any")
 
 
+def test_a_task_that_outlives_its_aborted_job_writes_nothing(broker: BrokerProcess) -> None:
+    topic = new_topic(broker, CONFLUENT, "sink-late", 1)
+    job = batch_job(broker.bootstrap, topic, **TRANSACTIONAL)
+
+    def late() -> Iterator[pa.RecordBatch]:
+        yield rows(["early"])
+        abort(job, [])
+        yield rows(["late"])
+
+    with pytest.raises(SinkError):
+        write_rows(job, Task(0, 0, None, None), late())
+    with pytest.raises(SinkError, match="the job was aborted while task 1 began"):
+        write(job, 1, ["later"])
+    assert values_of(broker.bootstrap, topic) == []
+    assert open_transactions(broker.bootstrap) == []
+
+
 def test_a_job_in_transactions_is_seen_as_a_whole_or_not_at_all(broker: BrokerProcess) -> None:
     topic = new_topic(broker, CONFLUENT, "sink-job", 2)
     job = batch_job(broker.bootstrap, topic, **TRANSACTIONAL)
@@ -131,7 +149,7 @@ def test_a_job_that_fails_leaves_nothing(broker: BrokerProcess) -> None:
     assert len(open_transactions(broker.bootstrap)) == 2
     abort(job, [written, None])
     assert open_transactions(broker.bootstrap) == []
-    bad = Job({**job.options, "topic": topic}, [("value", "string"), ("partition", "int")], False, job.id)
+    bad = Job({**job.options, "topic": topic}, [("value", "string"), ("partition", "int")], False, f"{job.id}b")
     batch = pa.RecordBatch.from_pydict({"value": pa.array(["a", "b"]), "partition": pa.array([0, -5], pa.int32())})
     with pytest.raises(SinkError, match="Invalid partition: -5"):
         write_rows(bad, Task(0, 0, None, None), [rows([]), batch])

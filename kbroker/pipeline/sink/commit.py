@@ -47,10 +47,16 @@ class JobCommit:
         """For a job that is never repeated: drops its decision, which has been carried out."""
         forget(self._client, self._job_id)
 
-    def abort(self, epoch: int) -> None:
-        """Aborts what is open, unless its commit has been decided. Spark calls it after a failed commit too."""
+    def abort(self, epoch: int, *, is_last: bool) -> None:
+        """Aborts what is open, unless its commit has been decided. Spark calls it after a failed commit too.
+
+        Tasks may still run, and Spark may kill them at any moment. Where the job is never repeated (`is_last`), it is
+        decided that nothing of it is committed: a task looks for that before its first row, and is fenced after.
+        """
         decision = last_decision(self._client, self._job_id)
         kept = self._ids(decision) if decision.epoch >= epoch else []
+        if is_last and decision.epoch < epoch and self._options.topic is not None:
+            decide(self._client, self._job_id, self._options.topic, Decision(epoch, ()))
         self._transactions.abort_open(ids_of(self._options, self._job_id), kept)
 
     def _check(self, opened: Sequence[OpenTransaction]) -> set[str]:

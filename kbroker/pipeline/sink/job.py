@@ -62,7 +62,7 @@ def abort(job: Job, written: Sequence[Written | None], epoch: int = BATCH_EPOCH)
     job_id = _job_id(job, [each for each in written if each is not None])
     if options.transactional and job_id is not None:
         with _driving(options, job_id, "abort") as driver:
-            driver.abort(epoch)
+            driver.abort(epoch, is_last=not job.streaming and options.job_id is None)
 
 
 def _job_id(job: Job, written: Sequence[Written]) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from kbroker.client.cluster_client import ClientError
+from kbroker.client.cluster_client import ClientError, ClusterClient
 from kbroker.pipeline.sink.columns import Field, RecordColumns, record_columns
 from kbroker.pipeline.sink.decisions import last_decision
 from kbroker.pipeline.sink.errors import SinkError
@@ -101,14 +101,15 @@ class _TransactionalTask:
                 for _ in batches:  # Spark expects that they are taken
                     pass
                 return self._written(0, None, decided=True)
-            return self._written_in_transaction(Transactions(client, self._options), batches)
+            return self._written_in_transaction(client, batches)
         except ClientError as error:
             raise SinkError(f"kbroker.transactional: {error}") from None
         finally:
             client.close()
 
-    def _written_in_transaction(self, transactions: Transactions, batches: Iterable[pa.RecordBatch]) -> Written:
+    def _written_in_transaction(self, client: ClusterClient, batches: Iterable[pa.RecordBatch]) -> Written:
         """Nothing is opened before the first row."""
+        transactions = Transactions(client, self._options)
         rows = 0
         producer: SinkProducer | None = None
         transaction: OpenTransaction | None = None
@@ -122,6 +123,8 @@ class _TransactionalTask:
                     producer = SinkProducer(self._options, name)
                     producer.begin()
                     transaction = transactions.opened(name)
+                    if last_decision(client, self._job_id).epoch >= self._epoch:
+                        raise SinkError(f"the job was aborted while task {self._task.partition} began")
                 send_batch(producer, batch, self._columns, self._options.topic)
                 rows += batch.num_rows
             if producer is not None:

@@ -28,7 +28,7 @@ CONTACT_SECONDS = 2.5
 REQUEST_SECONDS = 30.0
 END_TXN_NEWEST = 4  # 5 would move the producer's epoch on (KIP-890)
 INIT_NEWEST = 4
-ONGOING, COMMITTING, COMMITTED = "Ongoing", "PrepareCommit", "CompleteCommit"
+EMPTY, ONGOING, COMMITTING, COMMITTED = "Empty", "Ongoing", "PrepareCommit", "CompleteCommit"
 
 
 class OpenTransaction(NamedTuple):
@@ -122,13 +122,15 @@ class Transactions:
             raise SinkError(f"abort of transaction {transactional_id}: {error_name(code)}")
 
     def abort_open(self, prefix: str, kept: Iterable[str] = ()) -> None:
-        """Aborts the open transactions of ids that are `prefix` and two numbers, but for those in `kept`."""
+        """Aborts the transactions of ids that are `prefix` and two numbers, but for those in `kept`.
+
+        Those that are open, and those that a task is about to open.
+        """
         wanted = re.compile(re.escape(prefix) + r"[0-9]+-[0-9]+")
         excepted = set(kept)
+        request = ListTransactionsRequest(state_filters=[EMPTY, ONGOING])
         for node_id in self._client.brokers():
-            response = self._client.broker(
-                node_id, ListTransactionsRequest(state_filters=[ONGOING]), codes=lambda response: [response.error_code]
-            )
+            response = self._client.broker(node_id, request, codes=lambda response: [response.error_code])
             if response.error_code:
                 raise SinkError(f"transactions of broker {node_id}: {error_name(response.error_code)}")
             for each in response.transaction_states:
