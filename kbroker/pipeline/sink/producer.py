@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -138,13 +138,20 @@ class SinkProducer:
                         self._wait_for_room()
         except KafkaException as error:
             raise SinkError(f"{row[0]}{_suffix(row[3])}: {_text(error)}") from None
-        self._producer.poll(0)
+        self._serve(self._producer.poll, 0)
+
+    def _serve(self, call: Callable[[float], int], seconds: float) -> int:
+        """poll() or flush(), which calls back for errors and records that were not delivered."""
+        try:
+            found = call(seconds)
+        except (KafkaException, SystemError) as error:  # SystemError: the client raised amid a callback
+            raise SinkError(self._failure or self._trouble or str(error)) from None
         self._check()
+        return found
 
     def flush(self) -> None:
         """Waits until every record is in its topic."""
-        left = self._producer.flush(self.options.delivery_timeout_s + FLUSH_SECONDS_MORE)
-        self._check()
+        left = self._serve(self._producer.flush, self.options.delivery_timeout_s + FLUSH_SECONDS_MORE)
         if left:
             raise SinkError(f"{left} records were not delivered to {self.options.bootstrap}: {self._trouble}")
 
@@ -158,8 +165,7 @@ class SinkProducer:
         self._trouble = None
 
     def _wait_for_room(self) -> None:
-        self._producer.poll(ROOM_SECONDS)
-        self._check()
+        self._serve(self._producer.poll, ROOM_SECONDS)
 
     def _check(self) -> None:
         if self._failure is not None:
