@@ -19,9 +19,9 @@ import numpy as np
 
 from kbroker.cluster.image import TopicImage
 from kbroker.limits import MIB
-from kbroker.pipeline.batch_plan import plan_query
 from kbroker.pipeline.options import parse_options
-from kbroker.pipeline.plan_summary import PlanSummary
+from kbroker.pipeline.plan.batch_plan import plan_query
+from kbroker.pipeline.plan.plan_summary import PlanSummary
 from kbroker.storage.formats.object_keys import PACKS_DIR
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.keys import FORM_QUOTED

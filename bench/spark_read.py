@@ -300,9 +300,9 @@ def read_raw(options: dict[str, str]) -> float:
 
 def read_raw_part(part: int, options: dict[str, str]) -> None:
     """Every RAW_PROCESSES-th range of the topic's objects, into the same memory."""
-    from kbroker.pipeline.batch_plan import plan_batch
     from kbroker.pipeline.bucket_view import store_of
     from kbroker.pipeline.options import parse_options
+    from kbroker.pipeline.plan.batch_plan import plan_batch
     from kbroker.pipeline.read_ahead import WINDOW_BYTES
 
     store = store_of(parse_options(options).place)

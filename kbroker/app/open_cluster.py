@@ -19,6 +19,7 @@ from kbroker.cluster.replica import MetadataReplica
 from kbroker.cluster.sqlite_store import SqliteStore
 from kbroker.cluster.topics import Topics
 from kbroker.errors import CorruptionError, StartError
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.ledger.numbered_log import Fenced, NumberedLog
 from kbroker.storage.ledger.numbered_log_format import NONCE_BYTES
@@ -34,7 +35,6 @@ from kbroker.storage.ledger.ownership import (
 from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.read.copied_objects import CopiedObjects
 from kbroker.storage.stores.object_store import ObjectStore, StoreDenied, StoreError
-from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_health import StoreHealth
 from kbroker.storage.stores.store_probe import probe
 from kbroker.storage.stores.store_url import open_store

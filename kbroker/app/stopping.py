@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 from kbroker.app.broker import Broker
 from kbroker.log.unflushed import described, unflushed_ranges
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.ledger.ownership import Superseded
 from kbroker.storage.stores.object_store import StoreError
-from kbroker.storage.stores.retry_policy import RetryPolicy
 
 logger = logging.getLogger("kbroker")
 

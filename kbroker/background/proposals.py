@@ -20,6 +20,7 @@ from kbroker.background.job_holds import JobHolds
 from kbroker.clock import Clock
 from kbroker.errors import CorruptionError
 from kbroker.log.log_table import LogTable
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.flush.pacing import Pacer
 from kbroker.storage.flush.upload import Claim
 from kbroker.storage.formats.object_keys import ObjectKeys
@@ -46,7 +47,6 @@ from kbroker.storage.rewrite.swap_proposal import (
 from kbroker.storage.rewrite.swap_proposal_judge import PlaceRules, ProposalJudge
 from kbroker.storage.stores.conditional_write import create_once, read_back
 from kbroker.storage.stores.object_store import ObjectMeta, ObjectStore, StoreError
-from kbroker.storage.stores.retry_policy import RetryPolicy
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from kbroker.protocol.apis.k02_list_offsets import ListOffsetsPartition, ListOff
 from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
 from kbroker.protocol.apis.k10_find_coordinator import FindCoordinatorRequest
 from kbroker.protocol.fields import Message
-from kbroker.storage.stores.retry_policy import RetryPolicy
+from kbroker.retry_policy import RetryPolicy
 
 TopicPartition = tuple[str, int]
 Asked = TypeVar("Asked")  # what a request asks about: partitions, groups

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from kbroker._fast.base.crc32c import combine, crc32c
 from kbroker.limits import MIB
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.stores.conditional_write import OutcomeUnknown
 from kbroker.storage.stores.object_store import (
     Body,
@@ -23,7 +24,6 @@ from kbroker.storage.stores.object_store import (
     as_source,
     body_crc32c,
 )
-from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_wrappers import StoreWrapper
 
 READ_BYTES = 4 * MIB

@@ -19,11 +19,11 @@ from kbroker.cluster.image import TopicImage
 from kbroker.errors import CorruptionError, KafkaError, StartError
 from kbroker.exchange.creating_store import CreatingStore
 from kbroker.exchange.source_error import SourceError
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.ledger.numbered_log import Fenced
 from kbroker.storage.ledger.ownership import Superseded, newest_claim
 from kbroker.storage.stores.object_store import StoreError
-from kbroker.storage.stores.retry_policy import RetryPolicy
 
 RELEASE_SECONDS = 30.0
 CREATE_SECONDS = 60.0  # to settle the creation of an object

@@ -10,8 +10,8 @@ import contextlib
 
 from kbroker._fast.base.crc32c import combine, crc32c
 from kbroker.exchange.creating_store import CreatingStore
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.stores.object_store import PART_BYTES_MIN, ObjectMeta, ObjectStore, StoreError, UploadedPart
-from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_url import S3_SCHEME, split_s3_url
 from kbroker.storage.stores.store_wrappers import RetryingStore
 

@@ -15,7 +15,7 @@ from kbroker.protocol.apis.k01_fetch import FetchPartition, FetchRequest, FetchT
 from kbroker.protocol.apis.k02_list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kbroker.protocol.apis.k03_metadata import MetadataRequest
 from kbroker.protocol.fields import Message
-from kbroker.storage.stores.retry_policy import RetryPolicy
+from kbroker.retry_policy import RetryPolicy
 
 VERSIONS = {1: 12, 2: 7, 3: 10}
 CONTACT_SECONDS = 2.5  # until a broker is connected, and again until it has answered

@@ -12,11 +12,11 @@ from kbroker.cluster.image import MetadataImage
 from kbroker.cluster.read_only import ClusterUnclear, ManifestReader, TopicsReader, find_cluster
 from kbroker.pipeline.options import OptionError, Place
 from kbroker.pipeline.s3_settings import S3Place, s3_place
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.read.copied_objects import CopiedObjects
 from kbroker.storage.stores.object_store import ObjectStore, StoreError
-from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_url import FILE_SCHEME, S3_SCHEME, open_store
 from kbroker.storage.stores.store_wrappers import RetryingStore
 

@@ -31,9 +31,9 @@ from kbroker.pipeline.batch_choice import (
 )
 from kbroker.pipeline.bucket_view import BucketView, store_of
 from kbroker.pipeline.options import OptionError, SourceOptions
-from kbroker.pipeline.planned_objects import PlannedObject, objects_between
+from kbroker.pipeline.plan.planned_objects import PlannedObject, objects_between
+from kbroker.pipeline.plan.splits import Share, Split, is_read_whole
 from kbroker.pipeline.read_ahead import WINDOW_BYTES, ReadAhead
-from kbroker.pipeline.splits import Share, Split, is_read_whole
 from kbroker.storage.formats.kfs_keys import SEGMENT_SUFFIX
 from kbroker.storage.formats.klix import TAIL_BYTES, KlixFooter
 from kbroker.storage.manifest.partition_state import ObjectRef

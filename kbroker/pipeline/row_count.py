@@ -14,8 +14,8 @@ from kbroker.pipeline.batch_choice import CountedRows
 from kbroker.pipeline.columns import SOURCE_TYPES, BatchMaker
 from kbroker.pipeline.object_batches import ObjectBatchReader
 from kbroker.pipeline.options import SourceOptions
+from kbroker.pipeline.plan.splits import Share, Split
 from kbroker.pipeline.read_ahead import ReadAhead
-from kbroker.pipeline.splits import Share, Split
 
 ROWS_MAX = 64 * 1024  # of an Arrow batch
 

@@ -102,9 +102,9 @@ class KbrokerBatchReader(DataSourceReader):
     @in_one_line
     def partitions(self) -> list[InputPartition]:
         """The tasks; planned from the bucket's manifest alone."""
-        summary = load("plan_summary").PlanSummary()
+        summary = load("plan.plan_summary").PlanSummary()
         bounds = load("pushdown").bounds_of(self.filters)
-        planned = load("batch_plan", self.s3).plan_batch(self.options, self.cores, bounds, summary)
+        planned = load("plan.batch_plan", self.s3).plan_batch(self.options, self.cores, bounds, summary)
         tasks: list[InputPartition] = [] if self.filters is None else [PlanNote(summary)]
         planned.reverse()
         while planned:  # a large plan is not held twice
@@ -132,7 +132,7 @@ class KbrokerStreamReader(DataSourceStreamReader):
 
     def _planner(self) -> Any:
         if self._stream is None:
-            self._stream = load("stream_plan", self.s3).StreamPlanner(self.options, self.cores)
+            self._stream = load("stream.planner", self.s3).StreamPlanner(self.options, self.cores)
         return self._stream
 
     @in_one_line

@@ -17,9 +17,9 @@ from kbroker.pipeline.broker_tail import Aborted, BrokerTail, OffsetGone
 from kbroker.pipeline.columns import BatchMaker
 from kbroker.pipeline.object_batches import ObjectBatchReader
 from kbroker.pipeline.options import OptionError, SourceOptions, parse_options
+from kbroker.pipeline.plan.splits import Share, Split
 from kbroker.pipeline.read_ahead import ReadAhead, memory_bytes_for
 from kbroker.pipeline.row_count import counted_batches
-from kbroker.pipeline.splits import Share, Split
 
 ROWS_MAX = 64 * 1024  # of an Arrow batch
 BYTES_MAX = 1 * MIB  # the last record in it may go beyond

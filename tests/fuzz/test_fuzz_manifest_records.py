@@ -17,12 +17,12 @@ from kbroker._fast.base.crc32c import crc32c
 from kbroker.clock import ManualClock
 from kbroker.errors import CorruptionError
 from kbroker.limits import NUMBERED_LOG_JSON_BYTES_MAX
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.ledger.numbered_log import EarlierAppendFound, Fenced, NumberedLog
 from kbroker.storage.ledger.numbered_log_format import HEADER_BYTES, FrameKind, decode_frame, encode_frame
 from kbroker.storage.stores.conditional_write import OutcomeUnknown
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import ObjectMeta, PreconditionFailed, StoreUnavailable
-from kbroker.storage.stores.retry_policy import RetryPolicy
 
 FUZZ_SECONDS = float(environ.get("KBROKER_FUZZ_SECONDS", "2"))
 NONCE = bytes(range(16))

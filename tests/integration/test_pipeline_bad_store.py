@@ -16,7 +16,7 @@ from test_spark_direct import place
 from workload import generated, spread
 
 from kbroker.pipeline import bucket_view
-from kbroker.pipeline.batch_plan import plan_batch
+from kbroker.pipeline.plan.batch_plan import plan_batch
 from kbroker.pipeline.split_reader import read_split
 from kbroker.storage.stores.object_store import StoreUnavailable
 

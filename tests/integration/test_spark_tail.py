@@ -20,7 +20,7 @@ from kbroker.pipeline import broker_tail
 from kbroker.pipeline.broker_tail import BrokerError, BrokerTail
 from kbroker.pipeline.options import LATEST
 from kbroker.pipeline.split_reader import read_split
-from kbroker.pipeline.stream_plan import StreamPlanner
+from kbroker.pipeline.stream.planner import StreamPlanner
 
 pytestmark = pytest.mark.timeout(120)
 IDLE_MS = 1000

@@ -25,6 +25,7 @@ from kbroker.log.log_starts import LogStarts
 from kbroker.log.log_table import LogTable
 from kbroker.log.recovery import recover_log
 from kbroker.log.segment_names import SegmentNames
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.flush.flusher import Flusher
 from kbroker.storage.flush.plan import PlanLimits
 from kbroker.storage.flush.schedule import FlushSettings
@@ -37,7 +38,6 @@ from kbroker.storage.rewrite.merger import MergerSettings
 from kbroker.storage.rewrite.object_swap import PartitionLocks
 from kbroker.storage.stores.hedged_put import HedgedStore
 from kbroker.storage.stores.object_store import StoreError
-from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_health import StoreHealth
 from kbroker.storage.stores.store_wrappers import RetryingStore, StoreCounters
 from kbroker.storage.wal.keeper import create_wal

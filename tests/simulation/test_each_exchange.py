@@ -34,12 +34,12 @@ from kbroker.exchange.kafka_log.log_import import KafkaLogImport, leader_epoch_m
 from kbroker.exchange.partition_source import ExportError
 from kbroker.exchange.server_copy import ServerCopy
 from kbroker.exchange.source_error import SourceError
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.read.object_audit import BucketAudit
 from kbroker.storage.stores import object_store
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import StoreError
-from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
 from kbroker.storage.stores.store_health import StoreHealth
 from kbroker.storage.stores.store_wrappers import RetryingStore, StoreCounters

@@ -9,13 +9,13 @@ from typing import Any
 
 from kbroker.clock import ManualClock
 from kbroker.errors import StartError
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.ledger.ownership import newest_claim
 from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import StoreError
-from kbroker.storage.stores.retry_policy import RetryPolicy
 from tests.simulation import checks
 from tests.simulation.broker import SimulatedBroker
 from tests.simulation.bucket import FOREIGN, Client, WatchedStore

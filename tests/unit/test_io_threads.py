@@ -7,9 +7,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from kbroker import io_threads
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import NotFound, ObjectMeta
-from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_wrappers import RetryingStore
 
 

@@ -12,13 +12,13 @@ from kbroker.cluster.image import MetadataImage
 from kbroker.cluster.read_only import ClusterUnclear, find_cluster, load_manifest, load_topics
 from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.formats.klix import TAIL_BYTES, KlixFooter
 from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.read.copied_objects import CopiedObjects
 from kbroker.storage.read.kfs_read import LoadedSegment, load_segment
 from kbroker.storage.stores.object_store import ObjectMeta, ObjectStore, PendingUpload, StoreError
-from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_url import open_store
 from kbroker.storage.stores.store_wrappers import RetryingStore
 

@@ -30,8 +30,8 @@ from kbroker.exchange.server_copy import ServerCopy
 from kbroker.exchange.source_error import EpochPassed, SourceError
 from kbroker.exchange.topic_import import ImportReport
 from kbroker.option_values import ConfigError
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.stores.object_store import ObjectStore, StoreError
-from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_url import open_store
 from kbroker.storage.stores.store_wrappers import RetryingStore
 

@@ -12,7 +12,7 @@ from kbroker.client.cluster_client import RETRIABLE, ClientError, ClusterClient,
 from kbroker.clock import Clock
 from kbroker.protocol.apis.k02_list_offsets import LATEST
 from kbroker.protocol.apis.k03_metadata import MetadataRequest
-from kbroker.storage.stores.retry_policy import RetryPolicy
+from kbroker.retry_policy import RetryPolicy
 
 SILENCE_S = 2.0  # after which the cluster is asked whether it is there
 AGAIN_S = 1.0  # between questions while it is not

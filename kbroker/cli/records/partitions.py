@@ -10,7 +10,7 @@ from kbroker.cli.output import show_count
 from kbroker.client.cluster_client import ClusterClient
 from kbroker.errors import ErrorCode
 from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataRequestTopic
-from kbroker.storage.stores.retry_policy import RetryPolicy
+from kbroker.retry_policy import RetryPolicy
 
 CREATION = RetryPolicy(3.0, wait_max_s=0.5)  # Apache Kafka answers before an automatic creation is done
 

@@ -21,13 +21,13 @@ from kbroker.exchange.creating_store import CreatingStore, StoredRange
 from kbroker.exchange.partition_source import ExportedPartition, ExportError, PartitionSource
 from kbroker.exchange.partition_upload import block_end
 from kbroker.exchange.server_copy import ServerCopy, fits
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.formats.kfs_keys import topic_prefix
 from kbroker.storage.formats.klix import encode_object
 from kbroker.storage.formats.object_keys import klix_key
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.partition_state import KFS, ObjectRef, PartitionState
 from kbroker.storage.stores.object_store import NotFound, ObjectStore, PreconditionFailed
-from kbroker.storage.stores.retry_policy import RetryPolicy
 
 OWN_CONFIGS = "kbroker."
 

@@ -14,13 +14,13 @@ from kbroker._fast.base.crc32c import crc32c
 from kbroker.errors import CorruptionError
 from kbroker.exchange.recover.chain import Piece
 from kbroker.exchange.recover.survey import found_scans
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.formats.klix import encode_object
 from kbroker.storage.formats.object_keys import ObjectKeys, klix_key
 from kbroker.storage.manifest.partition_state import RefRow, pack_times
 from kbroker.storage.manifest.record import FileEntry
 from kbroker.storage.stores.conditional_write import create_once
 from kbroker.storage.stores.object_store import ObjectStore
-from kbroker.storage.stores.retry_policy import RetryPolicy
 
 OFFSETS_MAX = 1 << 31  # in one batch
 MAGIC = 2

@@ -24,6 +24,7 @@ from kbroker.exchange.recover.restart import LogRestart
 from kbroker.exchange.recover.state import RecoveredPartition, fold
 from kbroker.exchange.recover.survey import BucketSurvey, Survey
 from kbroker.exchange.source_error import SourceError
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.ledger.numbered_log import Fenced, NumberedLog
 from kbroker.storage.ledger.numbered_log_format import NONCE_BYTES
@@ -33,7 +34,6 @@ from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.manifest import PARTS_SUFFIX, Manifest
 from kbroker.storage.manifest.parts import PartFolder
 from kbroker.storage.stores.object_store import ObjectStore, StoreError
-from kbroker.storage.stores.retry_policy import RetryPolicy
 
 CLAIM_HOST = "kbroker-recover:"  # prefix of the host in its claim
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from kbroker.errors import CorruptionError
 from kbroker.exchange.source_error import SourceError
 from kbroker.limits import NUMBERED_LOG_OBJECT_BYTES_MAX
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.formats.object_keys import CLAIMS_DIR, ObjectKeys
 from kbroker.storage.ledger.numbered_log_format import (
     FrameKind,
@@ -29,7 +30,6 @@ from kbroker.storage.ledger.numbered_log_format import (
 )
 from kbroker.storage.stores.conditional_write import create_once
 from kbroker.storage.stores.object_store import ObjectStore
-from kbroker.storage.stores.retry_policy import RetryPolicy
 
 STEP = 1_000_000  # restarts are at its multiples: beyond the numbers that a running owner could reach
 TRIES = 10

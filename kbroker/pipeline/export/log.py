@@ -30,6 +30,7 @@ from typing import Any
 
 from kbroker.clock import Clock
 from kbroker.errors import CorruptionError
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.stores.object_store import (
     ObjectStore,
     PreconditionFailed,
@@ -37,7 +38,6 @@ from kbroker.storage.stores.object_store import (
     StoreUnavailable,
     read_whole,
 )
-from kbroker.storage.stores.retry_policy import RetryPolicy
 
 VERSION = 1
 RECORD_BYTES_MAX = 256 << 20

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kbroker.pipeline import data_loss
-from kbroker.pipeline.batch_plan import Ranges, plan_ranges, within
 from kbroker.pipeline.bucket_view import BucketView
 from kbroker.pipeline.export.log import Offsets
 from kbroker.pipeline.options import EARLIEST, OptionError, Place, SourceOptions, parse_options
+from kbroker.pipeline.plan.batch_plan import Ranges, plan_ranges, within
+from kbroker.pipeline.plan.splits import Split
 from kbroker.pipeline.positions import PositionFinder, Positions, selected
-from kbroker.pipeline.splits import Split
 
 SPLITS_PER_CORE = 1  # a task ends with a wait for the disk or the bucket, and leaves a file of its own
 

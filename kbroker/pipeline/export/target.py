@@ -21,9 +21,9 @@ from kbroker._fast.base.crc32c import crc32c
 from kbroker.limits import MIB
 from kbroker.pipeline.export.parquet_files import Sink
 from kbroker.pipeline.options import OptionError
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.stores.local_files import sync_directory
 from kbroker.storage.stores.object_store import NotFound, ObjectStore, StoreDenied, StoreError, UploadedPart
-from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_url import FILE_SCHEME, S3_SCHEME, folder_of, open_store, split_file_url
 from kbroker.storage.stores.store_wrappers import RetryingStore
 

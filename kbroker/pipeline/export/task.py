@@ -12,8 +12,8 @@ from kbroker.pipeline.export.parquet_files import ParquetFiles, Sink, WrittenFil
 from kbroker.pipeline.export.table import FAIL, FILE, QUARANTINE_SCHEMA, ExportTable, quarantined, without
 from kbroker.pipeline.export.target import Destination, Target, open_target
 from kbroker.pipeline.export.values import Decoded, ValueDecoder
+from kbroker.pipeline.plan.splits import Split
 from kbroker.pipeline.split_reader import read_split
-from kbroker.pipeline.splits import Split
 
 QUARANTINE_FOLDER = "_quarantine"  # below an export's folder; readers of Parquet folders leave it out
 

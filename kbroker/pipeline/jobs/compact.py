@@ -32,9 +32,9 @@ from kbroker.pipeline.jobs.compact_publish import Publisher, topic_config
 from kbroker.pipeline.jobs.compact_spark import CompactPasses, SharedWork
 from kbroker.pipeline.jobs.compact_tasks import CompactRules
 from kbroker.pipeline.jobs.session import Job, JobError, job_options
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.rewrite.swap_proposal import COMPACT, OBSOLETE, REFUSED, SWAPPED, Result, Swap
 from kbroker.storage.rewrite.swap_proposal_job import JobTooOld, ProposingJob
-from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.topic_config import TopicConfig
 
 PROPOSE_SECONDS = 30.0

@@ -21,6 +21,7 @@ from kbroker.cluster.image import MetadataImage, TopicImage
 from kbroker.errors import CorruptionError, KafkaError
 from kbroker.limits import CLAIM_BYTES_MAX
 from kbroker.pipeline.jobs.session import JobError
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.ledger.claim_format import ClaimRecord, encode_claim
 from kbroker.storage.ledger.numbered_log import Fenced, NumberedLog
@@ -32,7 +33,6 @@ from kbroker.storage.rewrite.swap_proposal_job import ProposingJob
 from kbroker.storage.rewrite.swap_proposal_judge import PlaceRules, ProposalJudge
 from kbroker.storage.stores.conditional_write import create_once
 from kbroker.storage.stores.object_store import ObjectStore, StoreError
-from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.topic_config import TopicConfig, parse_topic_config
 
 JOB_HOST = "kbroker-job:"  # how the host of a job's claim begins

@@ -23,11 +23,11 @@ from kbroker.exchange.partition_source import ExportError
 from kbroker.pipeline.bucket_view import RETRY_SECONDS, contact
 from kbroker.pipeline.jobs.session import JobError
 from kbroker.pipeline.options import Place
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.formats.kfs_keys import parse_kfs_key
 from kbroker.storage.stores.conditional_write import create_once, read_back
 from kbroker.storage.stores.local_files import sync_directory
 from kbroker.storage.stores.object_store import ObjectStore, StoreError
-from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_url import open_store
 from kbroker.storage.stores.store_wrappers import RetryingStore
 

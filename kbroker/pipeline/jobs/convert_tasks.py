@@ -19,8 +19,8 @@ from kbroker.exchange.server_copy import server_copy
 from kbroker.pipeline.bucket_view import RETRY_SECONDS, BucketView, store_of
 from kbroker.pipeline.jobs.convert_place import destination_store
 from kbroker.pipeline.options import Place
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.stores.local_files import sync_directory
-from kbroker.storage.stores.retry_policy import RetryPolicy
 
 KAFKA_LOG, KAFSCALE, KLITE = "kafka-log", "kafscale", "klite"
 

@@ -20,7 +20,7 @@ from kbroker.protocol.apis.k26_end_txn import EndTxnRequest
 from kbroker.protocol.apis.k65_describe_transactions import DescribeTransactionsRequest, TransactionState
 from kbroker.protocol.apis.k66_list_transactions import ListTransactionsRequest
 from kbroker.protocol.fields import Message
-from kbroker.storage.stores.retry_policy import RetryPolicy
+from kbroker.retry_policy import RetryPolicy
 
 logger = logging.getLogger(__name__)
 

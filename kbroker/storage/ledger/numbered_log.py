@@ -22,6 +22,7 @@ from kbroker._fast.base.crc32c import crc32c
 from kbroker.errors import CorruptionError
 from kbroker.io_threads import assert_may_block
 from kbroker.limits import NUMBERED_LOG_OBJECT_BYTES_MAX
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.ledger.loaded_log import LoadedLog, LoadReport, OnCheckpoint, OnRecord
 from kbroker.storage.ledger.numbered_log_format import (
     NONCE_BYTES,
@@ -34,7 +35,6 @@ from kbroker.storage.ledger.numbered_log_format import (
 )
 from kbroker.storage.stores.conditional_write import create_once, read_back
 from kbroker.storage.stores.object_store import ObjectStore, StoreError, StoreUnavailable
-from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_wrappers import RetryingStore
 
 logger = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ from itertools import groupby, islice
 from kbroker._fast.base.crc32c import crc32c
 from kbroker.errors import CorruptionError, StartError
 from kbroker.limits import CLAIM_BYTES_MAX
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.ledger.claim_format import ClaimRecord, decode_claim, encode_claim
 from kbroker.storage.stores.conditional_write import create_once, read_back
 from kbroker.storage.stores.object_store import (
@@ -27,7 +28,6 @@ from kbroker.storage.stores.object_store import (
     StoreError,
     StoreUnavailable,
 )
-from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_wrappers import RetryingStore
 
 CLAIMS_DIRECTORY = "_claims/"

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 
 from kbroker import limits
 from kbroker.clock import Clock
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.formats.object_keys import KlixKey, ObjectKeys, klix_key
 from kbroker.storage.rewrite.swap_proposal import (
     JOB,
@@ -34,7 +35,6 @@ from kbroker.storage.rewrite.swap_proposal import (
 )
 from kbroker.storage.stores.conditional_write import create_once, read_back
 from kbroker.storage.stores.object_store import ObjectStore, StoreError
-from kbroker.storage.stores.retry_policy import RetryPolicy
 
 logger = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ the same condition is harmless: whichever copy arrives first is the object, and 
 from __future__ import annotations
 
 from kbroker._fast.base.crc32c import crc32c
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.stores.object_store import (
     InvalidRange,
     NotFound,
@@ -15,7 +16,6 @@ from kbroker.storage.stores.object_store import (
     PreconditionFailed,
     StoreUnavailable,
 )
-from kbroker.storage.stores.retry_policy import RetryPolicy
 
 
 class OutcomeUnknown(StoreUnavailable):

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from kbroker.clock import Clock, SystemClock
 from kbroker.histogram import REQUEST_SECONDS, Buckets, Histogram
 from kbroker.io_threads import assert_may_block
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.stores.object_store import (
     Body,
     NotFound,
@@ -26,7 +27,6 @@ from kbroker.storage.stores.object_store import (
     UploadedPart,
     as_source,
 )
-from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_health import StoreHealth
 
 T = TypeVar("T")

@@ -12,8 +12,8 @@ from kbroker.app.data_dir import DataDir
 from kbroker.app.open_cluster import TAKE_OVER_PAUSE_SECONDS, OpenedStore, open_cluster
 from kbroker.clock import SystemClock
 from kbroker.errors import StartError
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.stores.memory_store import MemoryStore
-from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_faults import Fault, FaultyStore
 from kbroker.storage.stores.store_health import StoreHealth
 from kbroker.storage.stores.store_wrappers import RetryingStore, StoreCounters

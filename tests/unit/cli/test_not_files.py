@@ -14,11 +14,11 @@ from kbroker.exchange.kafka_log.bootstrap_metadata import BootstrapTopic, encode
 from kbroker.exchange.kafka_log.cluster_metadata import TopicRecord, frame
 from kbroker.exchange.kafka_log.partition_metadata import encode_partition_metadata
 from kbroker.exchange.kafka_log.producer_snapshot import encode_producer_snapshot
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.ledger.ownership import claim
 from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.stores.local_store import LocalStore
-from kbroker.storage.stores.retry_policy import RetryPolicy
 from tests.unit.exchange.bucket.bucket_builder import klite_frame, put_kafscale, put_klite, text
 from tests.unit.exchange.kafka_log.kafka_log_builder import data_batch, write_segments
 from tests.unit.exchange.recover.recover_bucket import DamagedCluster

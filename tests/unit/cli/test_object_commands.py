@@ -13,12 +13,12 @@ from kbroker._fast.records.records import build_control_batch
 from kbroker.cli.main import cli
 from kbroker.clock import ManualClock
 from kbroker.cluster.records import TopicCreated, payload
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.ledger.ownership import claim
 from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.stores.local_store import LocalStore
-from kbroker.storage.stores.retry_policy import RetryPolicy
 from tests.unit.storage.read.object_bucket import KEYS, NOW, ObjectBucket, batch, batches, topic_id
 
 ONCE = RetryPolicy(deadline_s=0.0, wait=lambda seconds: True)

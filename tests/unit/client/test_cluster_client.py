@@ -27,7 +27,7 @@ from kbroker.protocol.apis.k03_metadata import (
 from kbroker.protocol.apis.k10_find_coordinator import Coordinator, FindCoordinatorResponse
 from kbroker.protocol.apis.k19_create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
 from kbroker.protocol.apis.k42_delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
-from kbroker.storage.stores.retry_policy import RetryPolicy
+from kbroker.retry_policy import RetryPolicy
 
 VERSIONS = {
     ApiKey.METADATA: (0, 12),

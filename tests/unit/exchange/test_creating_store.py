@@ -12,11 +12,11 @@ from kbroker.exchange.bucket.bucket_import import BucketImport
 from kbroker.exchange.bucket.bucket_source import KliteBucket, last_leader_epoch
 from kbroker.exchange.creating_store import CreatingStore, StoredRange
 from kbroker.exchange.import_target import ImportTarget
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.read.object_audit import BucketAudit
 from kbroker.storage.stores.conditional_write import OutcomeUnknown
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import BytesBody, NotFound, PreconditionFailed
-from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
 from kbroker.storage.stores.store_wrappers import RetryingStore
 from tests.unit.exchange.bucket.bucket_builder import put_klite

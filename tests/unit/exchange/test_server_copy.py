@@ -20,10 +20,10 @@ from kbroker.exchange.bucket_log import read_partition
 from kbroker.exchange.creating_store import CreatingStore
 from kbroker.exchange.import_target import ImportTarget
 from kbroker.exchange.server_copy import ServerCopy, server_copy
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.read.object_audit import BucketAudit
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import NotFound, ObjectStore, PreconditionFailed
-from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
 from kbroker.storage.stores.store_wrappers import MeteredStore, RetryingStore, StoreCounters
 from tests.unit.exchange.bucket.bucket_builder import put_kafscale, put_klite

@@ -23,11 +23,11 @@ from kbroker.handlers.client_telemetry import ClientTelemetry
 from kbroker.log.log_starts import LogStarts
 from kbroker.log.log_table import LogTable
 from kbroker.protocol.codec import decode_request, decode_response, encode_request, encode_response
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import StoreUnavailable
-from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.wal.keeper import create_wal
 
 CLUSTER_ID = "abcdefghijklmnopqrstuv"

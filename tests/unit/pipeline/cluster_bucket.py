@@ -11,7 +11,7 @@ from kbroker.cluster.metadata_log import RECORD_KIND as METADATA_KIND
 from kbroker.cluster.records import TopicCreated, TopicDeleted, payload
 from kbroker.pipeline.bucket_view import BucketView
 from kbroker.pipeline.options import Place
-from kbroker.pipeline.splits import Split
+from kbroker.pipeline.plan.splits import Split
 from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.ledger.ownership import claim
 from kbroker.storage.manifest.manifest import RECORD_KIND

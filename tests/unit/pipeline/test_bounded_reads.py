@@ -11,10 +11,11 @@ import pytest
 from kbroker._fast.base.crc32c import crc32c
 from kbroker._fast.records.records import build_batch
 from kbroker.limits import MIB
-from kbroker.pipeline import batch_choice, batch_plan, object_batches, splits
-from kbroker.pipeline.plan_summary import PlanSummary
+from kbroker.pipeline import batch_choice, object_batches
+from kbroker.pipeline.plan import batch_plan, splits
+from kbroker.pipeline.plan.plan_summary import PlanSummary
 from kbroker.pipeline.split_reader import read_split
-from kbroker.pipeline.stream_plan import StreamPlanner
+from kbroker.pipeline.stream.planner import StreamPlanner
 from kbroker.storage.formats.klix import encode_object
 from kbroker.storage.formats.object_keys import klix_key
 from tests.unit.pipeline.filter_trees import where

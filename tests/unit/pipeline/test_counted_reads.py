@@ -10,11 +10,11 @@ from kbroker._fast.base.crc32c import crc32c
 from kbroker._fast.records.records import build_batch, build_control_batch
 from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
-from kbroker.pipeline import batch_plan
 from kbroker.pipeline.data_loss import DataLossError
-from kbroker.pipeline.plan_summary import PlanSummary
+from kbroker.pipeline.plan import batch_plan
+from kbroker.pipeline.plan.plan_summary import PlanSummary
+from kbroker.pipeline.plan.splits import Split
 from kbroker.pipeline.split_reader import read_split
-from kbroker.pipeline.splits import Split
 from kbroker.storage.formats.klix import encode_object
 from kbroker.storage.formats.object_keys import klix_key
 from tests.unit.pipeline.cluster_bucket import ClusterBucket, with_etag

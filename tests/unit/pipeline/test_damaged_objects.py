@@ -8,10 +8,10 @@ import pytest
 
 from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
-from kbroker.pipeline import batch_plan
 from kbroker.pipeline.data_loss import DataLossError
+from kbroker.pipeline.plan import batch_plan
+from kbroker.pipeline.plan.splits import WHOLE_BYTES, Split
 from kbroker.pipeline.split_reader import read_split
-from kbroker.pipeline.splits import WHOLE_BYTES, Split
 from tests.unit.pipeline.cluster_bucket import ClusterBucket
 from tests.unit.storage.read.object_bucket import batches
 

@@ -14,7 +14,7 @@ from pyspark import cloudpickle
 from kbroker.pipeline import errors, pushdown, spark_source
 from kbroker.pipeline.export import task
 from kbroker.pipeline.jobs import session
-from kbroker.pipeline.plan_summary import PlanSummary
+from kbroker.pipeline.plan.plan_summary import PlanSummary
 from kbroker.pipeline.spark_source import KbrokerBatchReader, KbrokerStreamReader, KbrokerStreamWriter
 
 WITHOUT_KBROKER = """

@@ -26,7 +26,7 @@ from kbroker.protocol.apis.k03_metadata import (
 from kbroker.protocol.apis.k22_init_producer_id import InitProducerIdResponse
 from kbroker.protocol.fields import Message
 from kbroker.protocol.partitioner import partition_of
-from kbroker.storage.stores.retry_policy import RetryPolicy
+from kbroker.retry_policy import RetryPolicy
 from tests.unit.client.fake_broker import NO_ANSWER, FakeBroker
 
 VERSIONS = {ApiKey.PRODUCE: (3, 12), ApiKey.METADATA: (0, 12), ApiKey.INIT_PRODUCER_ID: (0, 5)}

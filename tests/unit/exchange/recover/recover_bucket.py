@@ -12,6 +12,7 @@ from kbroker.exchange.batch_block import ENTRY_DTYPE, Block
 from kbroker.exchange.bucket_log import read_partition
 from kbroker.exchange.partition_upload import scan_block
 from kbroker.exchange.recover.recovery import Recovery
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.flush.fold import PartitionFold
 from kbroker.storage.formats.kfs import encode_footer, encode_header
 from kbroker.storage.formats.kfs_keys import pair_keys
@@ -22,7 +23,6 @@ from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.ledger.ownership import claim
 from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.stores.memory_store import MemoryStore
-from kbroker.storage.stores.retry_policy import RetryPolicy
 from tests.unit.storage.read.object_bucket import KEYS, NOW, batch, parsed, topic_id
 
 ONCE = RetryPolicy(deadline_s=0.0, wait=lambda seconds: True)

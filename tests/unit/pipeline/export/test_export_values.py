@@ -292,7 +292,7 @@ def test_fields_that_a_folder_would_hide_are_refused(
 
 
 def test_source_types_are_those_of_the_reader(bucket: ExportBucket) -> None:
-    from kbroker.pipeline.batch_plan import plan_batch
+    from kbroker.pipeline.plan.batch_plan import plan_batch
 
     bucket.numbered("t", 0, 0, 1)
     options = {"object.store": "memory:", "subscribe": "t", "includeHeaders": "true"}

@@ -13,6 +13,7 @@ from kbroker._fast.wal.commit import FastAppendWait
 from kbroker.clock import ManualClock
 from kbroker.log.log_table import LogTable
 from kbroker.log.recovery import recover_log
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.flush.flusher import Flusher
 from kbroker.storage.flush.plan import PlanLimits
 from kbroker.storage.flush.schedule import FlushSettings
@@ -20,7 +21,6 @@ from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.stores.memory_store import MemoryStore
-from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.wal.keeper import create_wal
 from kbroker.topic_config import parse_topic_config
 

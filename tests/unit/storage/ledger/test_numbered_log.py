@@ -9,12 +9,12 @@ import pytest
 
 from kbroker.clock import ManualClock
 from kbroker.errors import CorruptionError
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.ledger.loaded_log import LoadReport
 from kbroker.storage.ledger.numbered_log import EarlierAppendFound, Fenced, NumberedLog
 from kbroker.storage.stores.conditional_write import OutcomeUnknown
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import PreconditionFailed, StoreDenied, StoreUnavailable
-from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
 
 DIRECTORY = "root/_manifest"

@@ -12,6 +12,7 @@ import pytest
 
 from kbroker.clock import ManualClock
 from kbroker.errors import CorruptionError, StartError
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.ledger import ownership
 from kbroker.storage.ledger.claim_format import decode_claim, encode_claim
 from kbroker.storage.ledger.ownership import (
@@ -26,7 +27,6 @@ from kbroker.storage.ledger.ownership import (
 )
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import StoreDenied, StoreError, StoreUnavailable
-from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
 
 ROOT = "kbroker-abc/"

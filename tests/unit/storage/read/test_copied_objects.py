@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from kbroker._fast.base.crc32c import crc32c
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.read.copied_objects import CopiedObjects, has_bytes
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import NotFound, ObjectMeta, PreconditionFailed
-from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_wrappers import RetryingStore, StoreWrapper
 
 KEY = "kbroker-c/topic/0.obj"

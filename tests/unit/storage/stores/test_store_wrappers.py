@@ -9,6 +9,7 @@ import pytest
 
 from kbroker.clock import ManualClock
 from kbroker.errors import StartError
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import (
     PART_BYTES_MIN,
@@ -19,7 +20,6 @@ from kbroker.storage.stores.object_store import (
     StoreError,
     StoreUnavailable,
 )
-from kbroker.storage.stores.retry_policy import RetryPolicy
 from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
 from kbroker.storage.stores.store_probe import probe
 from kbroker.storage.stores.store_wrappers import MeteredStore, RetryingStore, StoreCounters

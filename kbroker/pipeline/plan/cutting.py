@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kbroker.pipeline.object_choice import BASE, END, Chosen, Reading, are_read_whole, read_costs
-from kbroker.pipeline.splits import OBJECT_COST_BYTES, Share
+from kbroker.pipeline.plan.object_choice import BASE, END, Chosen, Reading, are_read_whole, read_costs
+from kbroker.pipeline.plan.splits import OBJECT_COST_BYTES, Share
 from kbroker.storage.manifest.files import FileTable
 
 

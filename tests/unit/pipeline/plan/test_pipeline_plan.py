@@ -12,9 +12,9 @@ from kbroker._fast.base.crc32c import crc32c
 from kbroker._fast.records.records import build_batch, build_control_batch
 from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
-from kbroker.pipeline import batch_plan
 from kbroker.pipeline.data_loss import DataLossError
 from kbroker.pipeline.options import OptionError, check_batch, parse_options
+from kbroker.pipeline.plan import batch_plan
 from kbroker.pipeline.positions import PositionFinder, UnknownTopicError, selected
 from kbroker.pipeline.pushdown import bounds_of
 from kbroker.pipeline.split_reader import read_split

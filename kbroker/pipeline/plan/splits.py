@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kbroker.limits import MIB
-from kbroker.pipeline.planned_objects import PackedObjects, PlannedObject
+from kbroker.pipeline.plan.planned_objects import PackedObjects, PlannedObject
 from kbroker.storage.formats.kfs_keys import SEGMENT_SUFFIX
 
 OBJECT_COST_BYTES = 256 * 1024  # what opening one more object costs, as bytes

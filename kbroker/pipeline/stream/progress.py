@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kbroker.pipeline.bucket_view import BucketView
 from kbroker.pipeline.options import SourceOptions
-from kbroker.pipeline.plan_summary import PlanSummary
+from kbroker.pipeline.plan.plan_summary import PlanSummary
 from kbroker.pipeline.positions import Positions
-from kbroker.pipeline.stream_limits import bytes_between
+from kbroker.pipeline.stream.limits import bytes_between
 
 
 def metrics(

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kbroker.pipeline import batch_plan
-from kbroker.pipeline.batch_plan import plan_ranges
 from kbroker.pipeline.options import parse_options
-from kbroker.pipeline.plan_summary import PlanSummary
-from kbroker.pipeline.planned_objects import PlannedObject, pack
-from kbroker.pipeline.splits import OBJECT_COST_BYTES, Split
+from kbroker.pipeline.plan import batch_plan
+from kbroker.pipeline.plan.batch_plan import plan_ranges
+from kbroker.pipeline.plan.plan_summary import PlanSummary
+from kbroker.pipeline.plan.planned_objects import PlannedObject, pack
+from kbroker.pipeline.plan.splits import OBJECT_COST_BYTES, Split
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.partition_state import PartitionState, RefRow
 from tests.unit.storage.read.object_bucket import NOW, topic_id

@@ -13,8 +13,6 @@ from kbroker.pipeline import data_loss
 from kbroker.pipeline.batch_choice import is_counted
 from kbroker.pipeline.broker_tail import BrokerTail
 from kbroker.pipeline.bucket_view import BucketView, current_view
-from kbroker.pipeline.cutting import Pieces, gather
-from kbroker.pipeline.object_choice import Chosen, Reading, bytes_between, choose, time_bounds
 from kbroker.pipeline.options import (
     EARLIEST,
     LATEST,
@@ -25,11 +23,13 @@ from kbroker.pipeline.options import (
     check_batch,
     parse_options,
 )
-from kbroker.pipeline.plan_summary import PlanSummary
-from kbroker.pipeline.planned_objects import pack
+from kbroker.pipeline.plan.cutting import Pieces, gather
+from kbroker.pipeline.plan.object_choice import Chosen, Reading, bytes_between, choose, time_bounds
+from kbroker.pipeline.plan.plan_summary import PlanSummary
+from kbroker.pipeline.plan.planned_objects import pack
+from kbroker.pipeline.plan.splits import Share, Split
 from kbroker.pipeline.positions import PositionFinder, bucket_end, selected
 from kbroker.pipeline.pushdown import ANY
-from kbroker.pipeline.splits import Share, Split
 from kbroker.storage.manifest.partition_state import PartitionState
 
 SPLIT_BYTES_MIN = 4 * MIB

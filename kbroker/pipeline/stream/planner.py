@@ -14,17 +14,17 @@ from typing import Any
 
 from kbroker.clock import Clock, SystemClock
 from kbroker.pipeline import data_loss
-from kbroker.pipeline.batch_plan import Ranges, plan_ranges, within
 from kbroker.pipeline.broker_tail import BrokerTail
 from kbroker.pipeline.bucket_view import BucketView
 from kbroker.pipeline.options import LATEST, TopicPartition, check_stream, parse_options, refuse_limits
-from kbroker.pipeline.plan_summary import PlanSummary
+from kbroker.pipeline.plan.batch_plan import Ranges, plan_ranges, within
+from kbroker.pipeline.plan.plan_summary import PlanSummary
+from kbroker.pipeline.plan.splits import Split
 from kbroker.pipeline.positions import PositionFinder, Positions, is_named, selected
 from kbroker.pipeline.pushdown import bounds_of
-from kbroker.pipeline.splits import Split
-from kbroker.pipeline.stream_limits import limit_bytes, limit_offsets
-from kbroker.pipeline.stream_offsets import OffsetJson, from_json, to_json, topic_ids_of
-from kbroker.pipeline.stream_progress import metrics
+from kbroker.pipeline.stream.limits import limit_bytes, limit_offsets
+from kbroker.pipeline.stream.offsets import OffsetJson, from_json, to_json, topic_ids_of
+from kbroker.pipeline.stream.progress import metrics
 
 
 class StreamPlanner:

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from kbroker.pipeline.batch_choice import index_bytes
-from kbroker.pipeline.plan_summary import PlanSummary
+from kbroker.pipeline.plan.plan_summary import PlanSummary
+from kbroker.pipeline.plan.splits import OBJECT_COST_BYTES, ROW_COST_BYTES, WHOLE_BYTES
 from kbroker.pipeline.pushdown import ANY
-from kbroker.pipeline.splits import OBJECT_COST_BYTES, ROW_COST_BYTES, WHOLE_BYTES
 from kbroker.storage.manifest.files import FileTable
 from kbroker.storage.manifest.key_table import PREFIX_OTHER
 from kbroker.storage.manifest.partition_state import BLOCK_ROWS, TIMES_UNKNOWN, PartitionState, RefRow

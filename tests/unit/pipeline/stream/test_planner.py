@@ -14,8 +14,8 @@ from kbroker.pipeline.data_loss import DataLossError
 from kbroker.pipeline.options import OptionError
 from kbroker.pipeline.positions import UnknownTopicError
 from kbroker.pipeline.split_reader import read_split
-from kbroker.pipeline.stream_offsets import from_json, to_json
-from kbroker.pipeline.stream_plan import StreamPlanner
+from kbroker.pipeline.stream.offsets import from_json, to_json
+from kbroker.pipeline.stream.planner import StreamPlanner
 from tests.unit.pipeline.cluster_bucket import ClusterBucket
 from tests.unit.pipeline.filter_trees import where
 from tests.unit.storage.read.object_bucket import batches, topic_id
