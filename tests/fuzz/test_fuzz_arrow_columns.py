@@ -8,6 +8,7 @@ import random
 import pytest
 
 from kbroker._fast.records.record_batch import CorruptRecordsError
+from kbroker._fast.records.record_rows import RowReader
 from kbroker._fast.records.records import build_batch, iter_records, seal
 from kbroker.pipeline.columns import BatchMaker
 
@@ -52,9 +53,10 @@ def oracle(batch: bytes) -> list[tuple] | None:
 
 def decoded(batch: bytes) -> list[tuple] | None:
     maker = BatchMaker(("offset", "timestamp", "key", "value", "headers"), "t", 0)
-    builder = maker.builder()
+    builder, reader = maker.builder(), RowReader()
+    reader.open(batch)
     try:
-        builder.add(batch)
+        reader.fill(builder)
     except CorruptRecordsError:
         return None
     made = maker.take(builder)

@@ -420,6 +420,7 @@ cdef class PlainStream:
             self.window_bytes = zstd_window_bytes(body)
         self.codec = codec
         self.body = body
+        self.piece = None
 
     cdef int start(self) except -1:
         if self.codec == 4:
