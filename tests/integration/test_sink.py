@@ -129,6 +129,18 @@ def test_a_task_that_outlives_its_aborted_job_writes_nothing(broker: BrokerProce
     assert open_transactions(broker.bootstrap) == []
 
 
+def test_an_aborted_job_can_be_run_again_under_its_id(broker: BrokerProcess) -> None:
+    """As the error of a commit says; nothing had been decided to be committed."""
+    topic = new_topic(broker, CONFLUENT, "sink-again", 1)
+    job = batch_job(broker.bootstrap, topic, **TRANSACTIONAL)
+    abort(job, [write(job, 0, ["a"])])
+    again = batch_job(broker.bootstrap, topic, **TRANSACTIONAL, kbroker__job__id=str(job.id))
+    for _ in range(2):
+        commit(again, [write(again, 0, ["a"])])
+    assert values_of(broker.bootstrap, topic) == ["a"]
+    assert open_transactions(broker.bootstrap) == []
+
+
 def test_a_job_in_transactions_is_seen_as_a_whole_or_not_at_all(broker: BrokerProcess) -> None:
     topic = new_topic(broker, CONFLUENT, "sink-job", 2)
     job = batch_job(broker.bootstrap, topic, **TRANSACTIONAL)

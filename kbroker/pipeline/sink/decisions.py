@@ -4,6 +4,8 @@ Group ``kbroker-spark-<id>``, partition 0 of the topic: the offset is the number
 job), the metadata lists the tasks whose transactions belong to it: ``0-16.0,17.1,18-199.0`` are tasks 0 to 199 in
 their first attempt, 17 in its second. Written before the first of them is committed: a driver that comes back finds
 what it has to finish.
+
+A batch job that was aborted and is never repeated says so in the same place, without tasks: its late tasks see it.
 """
 
 from __future__ import annotations
@@ -34,10 +36,14 @@ Attempt = tuple[int, int]  # task and attempt
 
 
 class Decision(NamedTuple):
-    """The last micro-batch that was decided."""
+    """The last micro-batch that was decided. Without attempts nothing of it is committed: the job was aborted."""
 
     epoch: int
     attempts: tuple[Attempt, ...]
+
+    def commits(self, epoch: int) -> bool:
+        """Whether micro-batch `epoch` was decided to be committed: a later one says that of all before it."""
+        return self.epoch >= epoch and bool(self.attempts)
 
 
 UNDECIDED = Decision(NONE_DECIDED, ())

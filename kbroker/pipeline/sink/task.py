@@ -97,7 +97,7 @@ class _TransactionalTask:
     def write(self, batches: Iterable[pa.RecordBatch]) -> Written:
         client = connect(self._options)
         try:
-            if self._repeatable and last_decision(client, self._job_id).epoch >= self._epoch:
+            if self._repeatable and last_decision(client, self._job_id).commits(self._epoch):
                 for _ in batches:  # Spark expects that they are taken
                     pass
                 return self._written(0, None, decided=True)
@@ -123,7 +123,7 @@ class _TransactionalTask:
                     producer = SinkProducer(self._options, name)
                     producer.begin()
                     transaction = transactions.opened(name)
-                    if last_decision(client, self._job_id).epoch >= self._epoch:
+                    if not self._repeatable and last_decision(client, self._job_id).epoch >= self._epoch:
                         raise SinkError(f"the job was aborted while task {self._task.partition} began")
                 send_batch(producer, batch, self._columns, self._options.topic)
                 rows += batch.num_rows
