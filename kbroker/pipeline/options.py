@@ -30,7 +30,7 @@ _OWN = {
     "object.store", "cluster.id", "s3.endpoint", "s3.region", "columns", "tail", "splitbytes", "maxbytespertrigger",
     DEBUG,
 }  # fmt: skip
-_KNOWN = _OWN | {
+READ_OPTIONS = _OWN | {
     "readmemorybytes",
     *_STRATEGIES,
     "startingoffsets",
@@ -206,9 +206,9 @@ def _refuse_unknown(options: Mapping[str, str]) -> None:
     for name in options:
         if name in _REFUSED_KAFKA:
             raise OptionError(f"Kafka option '{name.removeprefix('kafka.')}' is not supported: {_REFUSED_KAFKA[name]}")
-        if name.startswith("kafka.") or name in _KNOWN or name in _IGNORED:
+        if name.startswith("kafka.") or name in READ_OPTIONS or name in _IGNORED:
             continue
-        close = difflib.get_close_matches(name, _KNOWN, 1)
+        close = difflib.get_close_matches(name, READ_OPTIONS, 1)
         hint = f"; did you mean '{close[0]}'?" if close else ""
         raise OptionError(f"kbroker source has no option '{name}'{hint}")
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kbroker.pipeline.errors import DEBUG
-from kbroker.pipeline.options import OptionError
+from kbroker.pipeline.options import READ_OPTIONS, OptionError
 from kbroker.pipeline.sink.client_settings import client_settings
 
 TRANSACTION_TIMEOUT_MS = 900_000  # the most that brokers allow by default (transaction.max.timeout.ms)
@@ -18,8 +18,6 @@ _TOPIC, _TRANSACTIONAL = "topic", "kbroker.transactional"
 _PREFIX, _JOB_ID = "kbroker.transactional.id.prefix", "kbroker.job.id"
 _KNOWN = (_TOPIC, DEBUG, "includeheaders", "kafka.bootstrap.servers", _TRANSACTIONAL, _PREFIX, _JOB_ID)
 _OF_SPARK = {"checkpointlocation", "path", "queryname"}  # Spark hands its own options over too
-_OF_READS = {"object.store", "cluster.id", "s3.endpoint", "s3.region", "columns", "tail", "splitbytes",
-             "subscribe", "subscribepattern", "assign", "startingoffsets", "endingoffsets"}  # fmt: skip
 _ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
@@ -80,7 +78,7 @@ def _refuse_unknown(options: Mapping[str, str]) -> None:
     for name in options:
         if name.startswith("kafka.") or name in _KNOWN or name in _OF_SPARK:
             continue
-        if name in _OF_READS:
+        if name in READ_OPTIONS:
             raise OptionError(f"kbroker sink has no option '{name}': it is for reading. Rows go through the broker")
         close = difflib.get_close_matches(name, _KNOWN, 1)
         hint = f"; did you mean '{close[0]}'?" if close else ""

@@ -37,7 +37,7 @@ def test_round_trip(data: bytes, codec: str) -> None:
 
 
 def streamed(codec: str, packed: bytes, room: int, total_max: int = 1 << 30) -> bytes:
-    """What a PlainStream gives to a caller who has room for so many bytes at a time."""
+    """What a PlainStream gives to a caller that has room for so many bytes at a time."""
     stream, out, data = PlainStream(CODECS[codec], packed, total_max), bytearray(room), b""
     while count := stream.readinto(out):
         data += out[:count]
