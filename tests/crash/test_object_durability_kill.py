@@ -56,7 +56,8 @@ def run_losses(folder: Path, place: Place, rounds: int, seed: int) -> dict[str, 
             ledger.wait_for_more(RECORDS_BETWEEN_LOSSES[0])
         counted["records"] = check_all(broker, ledger, finished=True)
         lose_disk_and_start(broker)
-        assert check_all(broker, ledger, finished=True) == counted["records"]
+        # What a closed connection had sent unanswered may have become visible meanwhile.
+        assert check_all(broker, ledger, finished=True) >= counted["records"]
         counted["acknowledged"], counted["observed"], counted["commits"] = ledger.counts()
         assert broker.stop() == 0, broker.log()[-4000:]
     finally:
