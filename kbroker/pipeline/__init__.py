@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 FORMAT = "kbroker"
+REMOTE_CORES = 16  # taken for a cluster behind Spark Connect, which does not tell
 
 __all__ = ["FORMAT", "SparkUnusable", "kafka_package", "register", "start_session"]
 
@@ -68,7 +69,8 @@ def register(spark: SparkSession) -> None:
     # By value, so that a worker without kbroker can run far enough to report it.
     for module in (spark_source, errors):
         cloudpickle.register_pickle_by_value(module)
-    cores = max(1, spark.sparkContext.defaultParallelism)
+    context = getattr(spark, "sparkContext", None)  # None over Spark Connect
+    cores = max(1, context.defaultParallelism) if context is not None else REMOTE_CORES
     s3 = s3_settings.read_settings(spark)
     members = {"cores": cores, "s3": s3, "__module__": spark_source.__name__}
     driver_source.register(spark, type("KbrokerDataSource", (spark_source.KbrokerDataSource,), members))

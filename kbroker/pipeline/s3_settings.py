@@ -7,7 +7,7 @@ which Spark shows in plans. An option of the query wins over them, and so does b
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.storage.stores.s3_login import S3Login
@@ -41,12 +41,20 @@ class S3Place(NamedTuple):
 
 def read_settings(spark: SparkSession) -> dict[str, str]:
     """The settings of the session's Hadoop configuration, by the names of `use`; empty ones are left out."""
-    conf = spark.sparkContext._jsc.hadoopConfiguration()
-    found = {name: value for name, key in _HADOOP.items() if (value := (conf.get(key) or "").strip())}
+    get = _hadoop_setting(spark)
+    found = {name: value for name, key in _HADOOP.items() if (value := (get(key) or "").strip())}
     if "endpoint" in found and "://" not in found["endpoint"]:
-        scheme = "http" if (conf.get(_TLS) or "").strip().lower() == "false" else "https"
+        scheme = "http" if (get(_TLS) or "").strip().lower() == "false" else "https"
         found["endpoint"] = f"{scheme}://{found['endpoint']}"
     return found
+
+
+def _hadoop_setting(spark: SparkSession) -> Callable[[str], str | None]:
+    """Reads a key of the Hadoop configuration; over Spark Connect, of what Spark's own configuration says of it."""
+    context = getattr(spark, "sparkContext", None)
+    if context is None:
+        return lambda key: spark.conf.get(f"spark.hadoop.{key}", None)
+    return context._jsc.hadoopConfiguration().get
 
 
 def use(settings: Mapping[str, str]) -> None:
