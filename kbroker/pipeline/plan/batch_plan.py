@@ -36,6 +36,7 @@ SPLIT_BYTES_MIN = 4 * MIB
 SPLIT_BYTES_MAX = 256 * MIB
 MANY_SPLITS = 2_500  # beyond which they are larger, up to
 SPLIT_BYTES_MAX_OF_MANY = 1024 * MIB
+TASKS_MAX = 100_000  # about, whatever minPartitions and splitBytes ask for: the driver holds each of them
 SPLITS_PER_CORE = 2  # so that cores finish at about the same time, unless tasks become smaller than
 SPLIT_BYTES_WORTH = 128 * MIB  # since a task costs Spark some 20 ms
 TAIL_COST_BYTES = 8 * MIB
@@ -145,11 +146,12 @@ def plan_ranges(
     total = sum(one.cost_bytes for one in chosen)
     if splits_per_core is None:
         splits_per_core = SPLITS_PER_CORE if total >= cores * SPLITS_PER_CORE * SPLIT_BYTES_WORTH else 1
-    target = _target_bytes(options, cores * splits_per_core, total)
+    least = max(1, total // TASKS_MAX)
+    target = max(least, _target_bytes(options, cores * splits_per_core, total))
     files = view.manifest.files
     groups = gather(chosen, target, files, reading)
-    while len(groups) < (options.min_partitions or 0) and target > 1:  # of small objects most of the cost is opening
-        target //= 2
+    while len(groups) < (options.min_partitions or 0) and target > least:  # of small objects most of the cost is opening
+        target = max(least, target // 2)
         groups = gather(chosen, target, files, reading)
     return [_split(view, options, group, reading) for group in groups]
 

@@ -104,6 +104,17 @@ def test_min_partitions_holds_for_small_objects_too(bucket: ClusterBucket) -> No
     assert len(plan(given(minPartitions="1000"))) == 30  # there are no more records
 
 
+@pytest.mark.parametrize("option", [{"minPartitions": str(10**12)}, {"splitBytes": "1"}])
+def test_no_option_makes_more_tasks_than_a_driver_can_hold(
+    bucket: ClusterBucket, monkeypatch: pytest.MonkeyPatch, option: dict[str, str]
+) -> None:
+    monkeypatch.setattr(batch_plan, "TASKS_MAX", 50)
+    bucket.topic("t")
+    bucket.klix("t", 0, batches(0, 300, 10, 5000))
+    assert 20 <= len(plan(given(**option))) <= 60
+    assert offsets(given(**option)) == all_of("t", 0, 0, 3000)
+
+
 @pytest.mark.parametrize(("worth", "tasks"), [(1000, 4), (batch_plan.SPLIT_BYTES_WORTH, 2)])
 def test_tasks_have_about_equal_work(
     bucket: ClusterBucket, monkeypatch: pytest.MonkeyPatch, worth: int, tasks: int
