@@ -2,6 +2,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from kbroker._fast.partition.batch_index cimport BatchIndex
 from kbroker._fast.partition.producer_state cimport ProducerStates
+from kbroker._fast.partition.timestamp_disorder cimport TimestampDisorder
 from kbroker._fast.partition.topic_rules cimport TopicRules
 from kbroker._fast.partition.verification_guards cimport Verification
 from kbroker._fast.records.record_batch cimport BatchInfo
@@ -46,11 +47,8 @@ cdef class Partition(BatchIndex):
     # -- own state
     cdef EntryKey key
     cdef readonly ProducerStates producers
+    cdef readonly TimestampDisorder disorder  # of what is not flushed
     cdef readonly list replayed_epochs        # (leader epoch, first offset) as recovery met them
-    cdef int64_t disorder_ms                  # largest of those not flushed yet that have any ...
-    cdef int64_t disorder_end                 # ... and where the last of them ends
-    cdef int64_t unjudged_end                 # end of the last batch whose records were not looked at
-    cdef void note_disorder(self, int64_t end_offset, int64_t disorder_ms) noexcept
     cdef int64_t durable_offset               # high watermark when last looked
     cdef int64_t durable_dense                # number of the first dense batch above it
     cdef readonly int64_t appended_bytes      # of batches, since the start; those that were recovered are not counted

@@ -6,6 +6,7 @@ from typing_extensions import Buffer
 from kbroker._fast.partition.batch_index import BatchIndex
 from kbroker._fast.partition.producer_pool import ProducerPool
 from kbroker._fast.partition.producer_state import ProducerStates
+from kbroker._fast.partition.timestamp_disorder import TimestampDisorder
 from kbroker._fast.partition.topic_rules import TopicRules
 from kbroker._fast.partition.verification_guards import Verification
 from kbroker._fast.wal.commit import CommitQueue, WaitList
@@ -45,6 +46,8 @@ class Partition(BatchIndex):
     @property
     def producers(self) -> ProducerStates: ...
     @property
+    def disorder(self) -> TimestampDisorder: ...
+    @property
     def replayed_epochs(self) -> list[tuple[int, int]]: ...
     @property
     def appended_bytes(self) -> int: ...
@@ -66,7 +69,6 @@ class Partition(BatchIndex):
         *,
         disorder_ms: int = -1,
     ) -> tuple[int, int]: ...
-    def disorder_from(self, offset: int) -> int: ...
     def append_marker(
         self,
         producer_id: int,

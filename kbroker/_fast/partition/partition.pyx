@@ -27,6 +27,7 @@ from kbroker._fast.partition.index_lists cimport (
 )
 from kbroker._fast.partition.producer_pool cimport ProducerPool
 from kbroker._fast.partition.producer_state cimport PRODUCER_WAIT, ProducerStates, Verdict
+from kbroker._fast.partition.timestamp_disorder cimport TimestampDisorder
 from kbroker._fast.partition.topic_rules cimport TopicRules
 from kbroker._fast.partition.transactions cimport first_unstable
 from kbroker._fast.partition.verification_guards cimport Verification
@@ -58,6 +59,7 @@ cdef class Partition(BatchIndex):
         self.rules = TopicRules()
         self.waiters = WaitList()
         self.producers = ProducerStates(producers)
+        self.disorder = TimestampDisorder()
         self.replayed_epochs = []
         memcpy(self.key.topic_id, id_bytes, 16)
         self.key.partition = index
@@ -130,7 +132,7 @@ cdef class Partition(BatchIndex):
         self.next_offset += <int64_t>info.last_offset_delta + 1
         self.last_end_lsn = end_lsn
         if disorder_ms != 0:
-            self.note_disorder(self.next_offset, disorder_ms)
+            self.disorder.note(self.next_offset, disorder_ms, self.flushed_offset)
         self.appended_bytes += info.size
         self.appended_records += info.record_count
         self.commits.appended_bytes += info.size
@@ -139,23 +141,6 @@ cdef class Partition(BatchIndex):
                 first_unstable(&self.producers.transactions, self.high_watermark())  # forgets those that are over: no reader may come
             self.producers.update(info, &verdict, result.base_offset, now_ms, connection)
         return 0
-
-    cdef void note_disorder(self, int64_t end_offset, int64_t disorder_ms) noexcept:
-        if disorder_ms < 0:
-            self.unjudged_end = end_offset
-            return
-        if self.disorder_end <= self.flushed_offset:
-            self.disorder_ms = 0    # no flush will look at those before
-        self.disorder_ms = max(self.disorder_ms, disorder_ms)
-        self.disorder_end = end_offset
-
-    def disorder_from(self, int64_t offset):
-        """How far, at most, a record's timestamp lies below the base timestamp of its batch, in ms: of batches that begin
-        at ``offset``, which is not flushed, or above it. -1: not known, some were not looked at when they were appended.
-        """
-        if offset < self.unjudged_end:
-            return DISORDER_UNKNOWN
-        return self.disorder_ms if offset < self.disorder_end else 0
 
     cdef int64_t end_lsn_of(self, int64_t offset) except -1:
         # What waits for the batch that begins there waits for this position; 0: it is durable.
@@ -396,7 +381,7 @@ cdef class Partition(BatchIndex):
             self.next_offset = record.base_offset + record.last_offset_delta + 1
             replayed += 1
         if replayed:
-            self.unjudged_end = self.next_offset
+            self.disorder.note(self.next_offset, DISORDER_UNKNOWN, self.flushed_offset)
         if not self.object_durable:
             self.durable_offset = self.next_offset
         elif self.durable_offset < self.log_start_offset:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from kbroker import limits
+from kbroker._fast.partition.timestamp_disorder import TimestampDisorder
 from kbroker._fast.wal.scan import following_entry
 from kbroker.errors import CorruptionError
 from kbroker.storage.formats.klix import ENTRY_BYTES, TRAILER_BYTES, footer_length
@@ -44,17 +45,15 @@ class FlushPartition(Protocol):
     @property
     def unflushed_bytes(self) -> int: ...
 
+    @property
+    def disorder(self) -> TimestampDisorder: ...
+
     def note_flushed(self, offset: int) -> None:
         """Everything below this offset is in committed objects."""
         ...
 
     def entries(self, from_lsn: int, to_lsn: int) -> Any:
         """The partition's batches at WAL positions [from_lsn, to_lsn), in order, as an array of INDEX_DTYPE."""
-        ...
-
-    def disorder_from(self, offset: int) -> int:
-        """How far, at most, a record's timestamp lies below the base timestamp of its batch, of those that begin at
-        `offset` or above, in ms; -1: not known."""
         ...
 
 
@@ -67,7 +66,7 @@ class PlannedImage:
     partition: int
     entries: Any  # numpy, INDEX_DTYPE
     body_bytes: int
-    disorder_ms: int  # see FlushPartition.disorder_from
+    disorder_ms: int  # see TimestampDisorder.max_ms_from
 
     @property
     def base_offset(self) -> int:
@@ -215,7 +214,7 @@ def _collect(
         entries = _not_flushed(partition, entries, image)
         if len(entries):
             body_bytes = int(entries["size"].sum(dtype=np.int64))
-            disorder_ms = partition.disorder_from(int(entries["base_offset"][0]))
+            disorder_ms = partition.disorder.max_ms_from(int(entries["base_offset"][0]))
             run = PlannedImage(
                 partition.topic, partition.topic_id, partition.index, entries, body_bytes, disorder_ms
             )
