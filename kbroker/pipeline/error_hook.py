@@ -1,6 +1,6 @@
-"""One line for an error of this source that ends the driver's program, in place of Python's traceback through PySpark.
+"""Prints an error of this source that ends the driver's program as one line, not as a traceback through PySpark.
 
-Only in a session of `start_session`: one that exists already may have a hook of its own, as notebooks do.
+Installed by `start_session` only: a program that makes its own session, such as a notebook, may have its own hook.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kbroker.pipeline.errors import SHOWN_AS, one_line
 
 OF_SPARK = ("pyspark", "py4j")  # packages
 TRACEBACK = "Traceback (most recent call last):"  # debug was asked for, or the error is a defect
-_OWN_WORDS = re.compile(rf"\b{SHOWN_AS}\.[A-Z]\w*: (.+)")
+_MESSAGE = re.compile(rf"\b{SHOWN_AS}\.[A-Z]\w*: (.+)")
 _SQLSTATE = re.compile(r"(?:\s*SQLSTATE: \w+)+\s*$")
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], None]
@@ -28,33 +28,33 @@ def is_of_spark(error: BaseException) -> bool:
     return type(error).__module__.split(".")[0] in OF_SPARK
 
 
-def own_words(error: BaseException) -> str | None:
-    """What this source said, in one line, in an error that Spark raises; None in any other, or with a traceback."""
+def source_message(error: BaseException) -> str | None:
+    """The message of this source, in one line, in an error that Spark raised. None: there is none, or a traceback."""
     if not is_of_spark(error):
         return None
     text = str(error)
-    found = None if TRACEBACK in text else _OWN_WORDS.search(text)
+    found = None if TRACEBACK in text else _MESSAGE.search(text)
     return None if found is None else one_line(_SQLSTATE.sub("", found[1]))
 
 
 def install() -> None:
-    """Makes uncaught errors of this source one line, once; the hook that was there shows all others."""
+    """Installs the hook, once. The previous hook prints all other errors."""
     global _previous
     if _previous is None:
         _previous, sys.excepthook = sys.excepthook, _show
 
 
 def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    words = own_words(error)
-    if words is None:
+    message = source_message(error)
+    if message is None:
         assert _previous is not None
         _previous(kind, error, trace)
     else:
-        sys.stderr.write(f"kbroker: {words}{_where(trace)}\n")
+        sys.stderr.write(f"kbroker: {message}{_where(trace)}\n")
 
 
 def _where(trace: TracebackType | None) -> str:
-    """The program's own line: the innermost that is not Spark's."""
+    """Where the program was: its innermost frame outside Spark."""
     own = [
         (frame.f_code.co_filename, line)
         for frame, line in traceback.walk_tb(trace)

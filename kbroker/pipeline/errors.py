@@ -1,7 +1,7 @@
-"""What Spark is told of an error: one line. Pickled by value, as spark_source is: imports nothing of kbroker.
+"""Errors as Spark sees them: one line. Pickled by value like spark_source, so this imports nothing of kbroker.
 
-A worker sends its exception to the driver as text, with the traceback. For an error of ours, which says what is wrong
-with options, data, store or broker, PySpark is told to leave the traceback out, unless the option `debug` is true. Any
+A worker sends its exception to the driver as text, with the traceback. For an error of kbroker, which says what is
+wrong with options, data, store or broker, PySpark leaves the traceback out, unless the option `debug` is true. Any
 other exception is a defect and keeps its traceback.
 """
 
@@ -35,7 +35,7 @@ def is_in_worker() -> bool:
 
 
 def shown(error: Exception, options: Mapping[str, str]) -> Exception | None:
-    """What Spark is to be told in place of `error`; None where it is to be told everything."""
+    """The exception to raise instead of `error`; None: raise `error` itself, with its traceback."""
     wanted = next((value for name, value in options.items() if name.lower() == DEBUG), "false")
     if wanted.strip().lower() == "true" or not is_in_worker() or not type(error).__module__.startswith("kbroker."):
         return None
@@ -46,7 +46,7 @@ def shown(error: Exception, options: Mapping[str, str]) -> Exception | None:
 
 
 def in_one_line(method: Callable[..., R]) -> Callable[..., R]:
-    """A method that Spark calls of what has `options`, with its errors as `shown`."""
+    """Decorates a method that Spark calls, of an object with `options`: its errors are replaced as `shown` says."""
 
     @functools.wraps(method)
     def call(self: Any, *given: Any, **named: Any) -> R:
@@ -61,7 +61,7 @@ def in_one_line(method: Callable[..., R]) -> Callable[..., R]:
 
 
 def rows_in_one_line(method: Callable[[Any, A], Iterator[R]]) -> Callable[[Any, A], Iterator[R]]:
-    """The same for a method that is called in a task, for rows."""
+    """The same for a method that yields rows, in a task."""
 
     @functools.wraps(method)
     def call(self: Any, partition: A) -> Iterator[R]:

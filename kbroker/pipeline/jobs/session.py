@@ -1,6 +1,6 @@
 """What all jobs have in common: the options that name bucket and cluster, the Spark session, tasks, progress, errors.
 
-A job is a click command under `job_options(NAME)`, which hands it a `Job`. Progress goes to stderr; stdout gets one
+A job is a click command under `job_options(NAME)`, which passes it a `Job`. Progress goes to stderr; stdout gets one
 line of JSON at the end, the summary. Exit codes: 0 done, 1 failed (one line says why), 2 usage.
 """
 
@@ -21,7 +21,7 @@ import click
 
 from kbroker.clock import Clock, SystemClock
 from kbroker.pipeline import is_submitted, start_session
-from kbroker.pipeline.error_hook import is_of_spark, own_words
+from kbroker.pipeline.error_hook import is_of_spark, source_message
 from kbroker.pipeline.errors import one_line
 from kbroker.pipeline.jobs.progress import Progress
 from kbroker.pipeline.options import OptionError, Place
@@ -35,9 +35,9 @@ NO_LOG = Path(__file__).with_name("log4j2-off.properties")
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # The last line of a worker's traceback; other lines of it show the code that makes it.
 _TASK_REASON = re.compile(r'^RuntimeError: kbroker task failed: ("(?:[^"\\]|\\.)*")\s*$', re.MULTILINE)
-# In a traceback, the text of an error of ours; earlier lines are of the program.
-_OWN_WORDS = re.compile(r"^kbroker(?:\.\w+)+: (.+)$", re.MULTILINE)
-_PYTHON_WORDS = re.compile(r"^Traceback .*\n(?:[ \t].*\n|\n)+([\w.]+: .+)$", re.MULTILINE)
+# In a traceback, the message of an error of kbroker; earlier lines are the program's.
+_MESSAGE = re.compile(r"^kbroker(?:\.\w+)+: (.+)$", re.MULTILINE)
+_PYTHON_ERROR = re.compile(r"^Traceback .*\n(?:[ \t].*\n|\n)+([\w.]+: .+)$", re.MULTILINE)
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -122,7 +122,7 @@ class Job:
     @property
     def spark(self) -> SparkSession:
         """The session, with ``format("kbroker")``: the process' own where there is one (a notebook), else a new one,
-        made at the first use, which takes some seconds."""
+        made on first use, which takes some seconds."""
         if self._spark is None:
             check_packages()
             from pyspark.sql import SparkSession
@@ -212,14 +212,14 @@ class Job:
 
 def _session(app: str, master: str | None, conf: dict[str, str], *, quiet: bool) -> SparkSession:
     defaults = {"spark.ui.showConsoleProgress": "false"} | ({} if is_submitted() else {"spark.ui.enabled": "false"})
-    if quiet:  # what is wrong is said in one line at the end
+    if quiet:  # an error is one line at the end
         conf = {**conf, JAVA_OPTIONS: f"-Dlog4j2.configurationFile={NO_LOG.as_uri()} {conf.get(JAVA_OPTIONS, '')}"}
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
     return start_session(app, master=master, conf=defaults | conf)
 
 
 def _caller(module: str, name: str, done: Any = None) -> Callable[[Any], Any]:
-    """What a worker runs: pickled by value, so that one without kbroker gets far enough to say so.
+    """What a worker runs, pickled by value, so that a worker without kbroker gets far enough to report that.
 
     `done`, an accumulator of Spark's, is given the `records` of each result.
     """
@@ -254,17 +254,17 @@ def _caller(module: str, name: str, done: Any = None) -> Callable[[Any], Any]:
 
 
 def reason_of(error: BaseException) -> str:
-    """Why something failed, in one line: of a failed Spark task the task's own words."""
+    """Why something failed, in one line; for a failed Spark task, the error of the task."""
     text = str(error)
     found = _TASK_REASON.search(text)
     if found is not None:
         return one_line(json.loads(found[1]))
-    if (words := own_words(error)) is not None:
-        return words
+    if (message := source_message(error)) is not None:
+        return message
     if is_of_spark(error):
-        if own := _OWN_WORDS.findall(text):
+        if own := _MESSAGE.findall(text):
             return one_line(own[-1])
-        if python := _PYTHON_WORDS.findall(text):
+        if python := _PYTHON_ERROR.findall(text):
             return one_line(python[-1].removeprefix("RuntimeError: "))
         lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith(("at ", "File "))]
         text = next((line for line in lines if "Exception" in line or "Error" in line), lines[0] if lines else text)

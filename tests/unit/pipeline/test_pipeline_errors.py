@@ -88,7 +88,7 @@ def test_outside_of_a_worker_errors_stay_what_they_are() -> None:
     ],
 )
 def test_the_words_of_the_source_are_found_in_an_error_of_spark(error: Exception, words: str | None) -> None:
-    assert error_hook.own_words(error) == words
+    assert error_hook.source_message(error) == words
 
 
 HOOKED = """
