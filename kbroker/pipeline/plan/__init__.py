@@ -1,1 +1,1 @@
-"""What a query reads, decided on the manifest's columns: objects, and their cut into tasks."""
+"""Plans what a query reads, from the manifest's columns: which objects, and how they are split into tasks."""

@@ -1,4 +1,4 @@
-"""Plans a batch query, and the tasks of any query: from the manifest and the metadata alone, no object is opened."""
+"""Plans a batch query, and the tasks of any query, from the manifest and the metadata alone: opens no object."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from kbroker.storage.manifest.partition_state import PartitionState
 
 SPLIT_BYTES_MIN = 4 * MIB
 SPLIT_BYTES_MAX = 256 * MIB
-MANY_SPLITS = 2_500  # beyond which they are larger, up to
-SPLIT_BYTES_MAX_OF_MANY = 1024 * MIB
+MANY_SPLITS = 2_500  # a plan with more tasks has larger ones instead
+SPLIT_BYTES_MAX_OF_MANY = 1024 * MIB  # of those
 TASKS_MAX = 100_000  # about, whatever minPartitions and splitBytes ask for: the driver holds each of them
-SPLITS_PER_CORE = 2  # so that cores finish at about the same time, unless tasks become smaller than
-SPLIT_BYTES_WORTH = 128 * MIB  # since a task costs Spark some 20 ms
+SPLITS_PER_CORE = 2  # so that cores finish at about the same time
+SPLIT_BYTES_WORTH = 128 * MIB  # smaller tasks are not worth it: each costs Spark some 20 ms
 TAIL_COST_BYTES = 8 * MIB
 
 Ranges = dict[TopicPartition, tuple[int, int]]
@@ -47,7 +47,7 @@ Ranges = dict[TopicPartition, tuple[int, int]]
 def plan_batch(
     given: Mapping[str, str], cores: int, bounds: Mapping[str, Any], summary: PlanSummary | None = None
 ) -> list[Split]:
-    """The tasks of a batch query; `summary` is filled in.
+    """The tasks of a batch query. Fills in `summary`.
 
     Raises OptionError, UnknownTopicError, StoreError, CorruptionError, BrokerError.
     """
@@ -69,7 +69,7 @@ def plan_query(
     broker: BrokerTail | None,
     summary: PlanSummary | None,
 ) -> list[Split]:
-    """As plan_batch, of a view that is current, and the broker of tail=broker."""
+    """As plan_batch, from a current view and, with tail=broker, the broker."""
     wanted = selected(view, options)
     finder = PositionFinder(view, options, broker)
     starting = options.starting if options.starting is not None else EARLIEST
@@ -78,7 +78,7 @@ def plan_query(
     stop = finder.resolve(ending, wanted, starting=False)
     ranges = {pair: (first[pair], stop[pair]) for pair in wanted}
     if (starting, ending) != (EARLIEST, LATEST):  # DeleteRecords may be ahead of what is flushed
-        hint = ". What the broker has not flushed yet, tail=broker reads"
+        hint = ". With tail=broker the query also reads what the broker has not flushed yet"
         _check_order(ranges, "" if isinstance(ending, Offsets) or broker is not None else hint)
     earliest, latest = finder.earliest(wanted), finder.latest(wanted)
     ranges = within(ranges, earliest, latest, options)
@@ -129,8 +129,8 @@ def plan_ranges(
     splits_per_core: int | None = None,
     summary: PlanSummary | None = None,
 ) -> list[Split]:
-    """Tasks that together read exactly these offsets, as far as `bounds` permit; by default SPLITS_PER_CORE if
-    there is enough to read. `summary` is filled in."""
+    """Tasks that together read exactly these offsets, within `bounds`; by default SPLITS_PER_CORE if there is enough
+    to read. Fills in `summary`."""
     bounds = bounds or {}
     timestamps = bounds.get("timestamp", ANY)
     counted = is_counted(options.columns, *timestamps)
@@ -150,7 +150,7 @@ def plan_ranges(
     target = max(least, _target_bytes(options, cores * splits_per_core, total))
     files = view.manifest.files
     groups = gather(chosen, target, files, reading)
-    while len(groups) < (options.min_partitions or 0) and target > least:  # of small objects most of the cost is opening
+    while len(groups) < (options.min_partitions or 0) and target > least:  # small objects cost mostly their opening
         target = max(least, target // 2)
         groups = gather(chosen, target, files, reading)
     return [_split(view, options, group, reading) for group in groups]
@@ -192,7 +192,7 @@ def _chosen(
     reading: Reading,
     summary: PlanSummary,
 ) -> list[Chosen | Share]:
-    """What the bucket has, and the broker's rest."""
+    """The part in the bucket, and the rest from the broker."""
     first, stop = offsets
     topic_id = view.topics.by_name[pair[0]].topic_id
     border = min(stop, max(first, bucket_end(view, pair, options)))

@@ -50,7 +50,7 @@ class _Splits:
 
 
 def gather(chosen: list[Chosen | Share], target_bytes: int, files: FileTable, reading: Reading) -> list[Pieces]:
-    """Cuts and groups, in order, so that each group costs about `target_bytes`. A tail is one task."""
+    """Cuts and groups, in order, so that each group costs about `target_bytes`. A tail is a group of its own."""
     splits = _Splits(target_bytes)
     for one in chosen:
         if isinstance(one, Share):
@@ -66,11 +66,11 @@ def gather(chosen: list[Chosen | Share], target_bytes: int, files: FileTable, re
 
 
 class _Cut:
-    """Adds objects in pieces that fill one split after the other, so that all tasks have about as much to do.
+    """Adds objects in pieces that fill one split after another, so that all tasks have about the same work.
 
-    Pieces end at the borders of objects where these are near, else within an object. Only its index, which is not read
-    here, says where an offset lies: offsets are assumed to be spread evenly. A batch that lies across a border is
-    read by both tasks, and each takes its own records of it.
+    A piece ends at an object's border if one is near, else within an object. Only the object's index, which is not read
+    here, says where an offset lies, so offsets are assumed to be spread evenly. A batch across a border is read by both
+    tasks; each takes its own records of it.
     """
 
     def __init__(self, chosen: Chosen, splits: _Splits, files: FileTable, reading: Reading) -> None:
@@ -80,17 +80,17 @@ class _Cut:
         self._chosen = chosen
         self._splits = splits
         self._bases, self._ends, self._sizes = rows[:, BASE], rows[:, END], sizes
-        # By how much an object may be too large for the rest of a split: at most by half, so that the split ends at the
-        # nearest border.
+        # How much an object may exceed the rest of a split: at most half of it, so that the split ends at the nearest
+        # border.
         slack = np.where(whole, splits.target_bytes // 2, splits.target_bytes // 16)
         self._slack = np.minimum(slack, (sizes + OBJECT_COST_BYTES) // 2)
         self._before = np.concatenate([[0], np.cumsum(sizes + OBJECT_COST_BYTES)])
-        # What has to be left of a split, counted from the first object, for all objects up to one.
+        # The room that a split needs, counted from the first object, for all objects up to each.
         self._needed = np.maximum.accumulate(self._before[:-1] + sizes - self._slack)
-        self._low, self._first, self._used = 0, chosen.first, 0  # of the piece that is open
+        self._low, self._first, self._used = 0, chosen.first, 0  # of the open piece
 
     def add(self) -> None:
-        """Adds all."""
+        """Adds all objects."""
         at, count = 0, len(self._sizes)
         while at < count:
             room = self._splits.room_bytes - self._used + int(self._before[at])

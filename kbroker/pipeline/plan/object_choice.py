@@ -1,4 +1,4 @@
-"""Which of a partition's objects a query reads, decided on the manifest's columns: no Python object per reference."""
+"""Chooses the objects of a partition that a query reads, on the manifest's columns: no Python object per reference."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ BASE, END, LENGTH, MAX_TIMESTAMP, RECORDS, TIMES, FILE = (
 
 
 class Reading(NamedTuple):
-    """What a query wants of every partition. Timestamps are (lowest, highest) in milliseconds, inclusive."""
+    """What a query reads of every partition. Timestamps are (lowest, highest) in milliseconds, inclusive."""
 
     timestamps: tuple[int, int] = ANY
-    counted: bool = False  # rows can be told from the objects' indexes
+    counted: bool = False  # the objects' indexes are enough for the rows
     offsets: bool = False  # with their offsets
 
 
@@ -97,7 +97,7 @@ def choose(
 
 
 def bytes_between(state: PartitionState, first: int, stop: int) -> int:
-    """About the bytes of objects that hold these offsets."""
+    """Estimates the bytes of objects at these offsets."""
     if first <= state.log_start_offset and stop >= state.end_offset:
         return state.data_bytes
     rows = state.rows(state.index_of(first), state.index_of(stop) + 1)
@@ -106,12 +106,12 @@ def bytes_between(state: PartitionState, first: int, stop: int) -> int:
 
 
 def byte_sizes(rows: np.ndarray, first: int, stop: int) -> np.ndarray:
-    """The bytes of each object that belong to offsets [first, stop), offsets being taken as spread evenly."""
+    """The bytes of each object that belong to offsets [first, stop), assuming evenly spread offsets."""
     return _at_offsets(rows, rows[:, LENGTH], first, stop)
 
 
 def read_costs(rows: np.ndarray, first: int, stop: int, files: FileTable, reading: Reading) -> np.ndarray:
-    """What reading the offsets [first, stop) of each object costs, as bytes, without opening it."""
+    """The cost of reading offsets [first, stop) of each object, as bytes, except that of opening it."""
     sizes = byte_sizes(rows, first, stop)
     if not reading.counted:
         return sizes
@@ -120,7 +120,7 @@ def read_costs(rows: np.ndarray, first: int, stop: int, files: FileTable, readin
 
 
 def are_read_whole(rows: np.ndarray, files: FileTable) -> np.ndarray:
-    """As splits.is_read_whole, of every row."""
+    """As splits.is_read_whole, for every row."""
     return (rows[:, LENGTH] <= WHOLE_BYTES) | _has_no_index(rows, files)
 
 
@@ -152,7 +152,7 @@ def _at_offsets(rows: np.ndarray, values: np.ndarray, first: int, stop: int) -> 
 
 
 def _are_counted(rows: np.ndarray, files: FileTable, reading: Reading) -> np.ndarray:
-    """Of which objects most rows are told from the index."""
+    """The objects whose index is enough for most of their rows."""
     counted = ~_has_no_index(rows, files)
     if reading.offsets:
         counted &= rows[:, RECORDS] == rows[:, END] - rows[:, BASE]  # compaction leaves gaps
@@ -160,7 +160,7 @@ def _are_counted(rows: np.ndarray, files: FileTable, reading: Reading) -> np.nda
 
 
 def _has_no_index(rows: np.ndarray, files: FileTable) -> np.ndarray:
-    """Which rows are KafScale segments, by their keys: hardly any other is kept as a string."""
+    """Which rows are KafScale segments: hardly any other key is stored as a string."""
     if not files.keys.others:
         return np.zeros(len(rows), bool)
     return np.frombuffer(files.keys.prefix, np.int32)[rows[:, FILE]] == PREFIX_OTHER

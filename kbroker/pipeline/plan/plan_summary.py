@@ -9,14 +9,14 @@ from dataclasses import dataclass
 class PlanSummary:
     """Counted on the driver, from the manifest alone; tasks report nothing back.
 
-    `bytes_read` is exact for objects that are read whole. Of an object that is read in part it is estimated, offsets
-    being taken as spread evenly, and time bounds leave out batches in a task that still count here.
+    `bytes_read` is exact for objects that are read whole. For an object that is read in part it assumes evenly spread
+    offsets, and includes batches that the task will skip by their timestamps.
     """
 
     objects: int = 0  # that tasks open, an image in a pack being one
     bytes_read: int = 0
     rows: int = 0  # at most: records in what is read, transaction markers among them
-    tail_offsets: int = 0  # that the broker is asked for
+    tail_offsets: int = 0  # to be read from the broker
     skipped_by_time: int = 0  # bytes of objects that have no record within the time bounds
     skipped_by_offset: int = 0  # bytes that bounds of topic, partition and offset exclude
     skipped_by_column: int = 0  # bytes not read because the index has all that the columns need

@@ -1,7 +1,7 @@
 """The objects that a task reads, packed on the driver and unpacked in the worker: a plan may have ten million of them.
 
-Packed are columns of integers, each as the steps from row to row, in as few bytes as the largest step needs, the lowest
-byte of all rows first; then compressed. What repeats, or grows evenly, is next to nothing.
+Columns of integers are delta-encoded from row to row, with as few bytes per delta as the column's largest needs, the
+lowest byte of all rows first, and compressed. Values that repeat or grow evenly take almost no space.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _UINT64 = (1 << 64) - 1
 
 
 class PlannedObject(NamedTuple):
-    """What a task has to know of an object: fields of ObjectRef."""
+    """What a task needs to know of an object: fields of ObjectRef."""
 
     key: str
     etag: str
@@ -60,7 +60,7 @@ class PackedObjects:
 
     objects: int
     files: int
-    widths: tuple[int, ...]  # bytes of a step, of each column
+    widths: tuple[int, ...]  # bytes per delta, by column
     data: bytes
     root: str
     prefixes: dict[int, str]
@@ -103,7 +103,7 @@ class PackedObjects:
 
 
 def pack(image: ManifestImage, rows: np.ndarray, times: Sequence[np.ndarray] = ()) -> PackedObjects:
-    """Packs references, rows in RefRow's order. `times`: their smallest timestamps and lateness, where needed."""
+    """Packs references, rows in RefRow's order. `times`: their smallest timestamps and lateness, if needed."""
     table = image.files
     base, end, start, length, records, file = (
         rows[:, RefRow._fields.index(name)]
@@ -137,7 +137,7 @@ def _encoded(columns: Sequence[np.ndarray]) -> tuple[tuple[int, ...], bytes]:
     for column in columns:
         values = column.astype(np.int64, copy=False)
         steps = values - np.concatenate([[0], values[:-1]])
-        folded = ((steps << 1) ^ (steps >> 63)).astype("<i8", copy=False)  # small where a step is, also a negative one
+        folded = ((steps << 1) ^ (steps >> 63)).astype("<i8", copy=False)  # zigzag: small for small negative steps too
         width = (int(folded.view("<u8").max()).bit_length() + 7) // 8
         widths.append(width)
         parts.append(folded.view(np.uint8).reshape(-1, 8)[:, :width].T.tobytes())

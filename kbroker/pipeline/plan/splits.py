@@ -1,4 +1,4 @@
-"""What a task reads: plain data, small, pickled on the driver and read in a worker.
+"""What a task reads, as small, plain data: pickled on the driver, unpickled in a worker.
 
 A split is a list of shares; a share is a range of offsets of one topic partition, either in objects, which the split
 names, or (tail) in the broker.
@@ -14,7 +14,7 @@ from kbroker.storage.formats.kfs_keys import SEGMENT_SUFFIX
 
 OBJECT_COST_BYTES = 256 * 1024  # what opening one more object costs, as bytes
 ROW_COST_BYTES = 16  # of a row that is counted without reading it
-WHOLE_BYTES = 1 * MIB  # a smaller image comes in one GET, with its index
+WHOLE_BYTES = 1 * MIB  # a smaller image is read in one GET, with its index
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One task's work. Timestamps (ms, inclusive) bound what is worth reading; rows outside may be left out."""
+    """One task's work. Rows outside the timestamps (ms, inclusive) may be left out."""
 
     cluster_id: str
     shares: tuple[Share, ...]

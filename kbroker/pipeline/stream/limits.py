@@ -1,7 +1,7 @@
-"""How far a micro-batch goes: limits of offsets and bytes, shared out by what each partition has.
+"""Limits a micro-batch to a number of offsets or bytes, in proportion to what each partition has.
 
-Bytes are those of objects, as stored, and are taken as spread evenly over an object's offsets: only its index, which
-is not read here, says more.
+Bytes are those of stored objects, assumed to be spread evenly over an object's offsets: only its index, which is not
+read here, says more.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from kbroker.pipeline.options import TopicPartition
 from kbroker.storage.manifest.partition_state import COLUMNS, RefRow
 
 _BASE, _END, _LENGTH = map(RefRow._fields.index, ("base_offset", "end_offset", "length"))
-UNFLUSHED_RECORD_BYTES = KIB  # of a partition that has no object to guess it from
+UNFLUSHED_RECORD_BYTES = KIB  # assumed for a partition without objects
 
 Positions = Mapping[TopicPartition, int]
 
 
 def limit_offsets(start: Positions, end: Positions, most: int) -> dict[TopicPartition, int]:
-    """`end`, brought nearer so that about `most` offsets are read. Every partition that has something moves."""
+    """`end`, lowered so that about `most` offsets are read. Every partition with something to read advances."""
     available = {pair: max(0, end[pair] - start[pair]) for pair in end}
     total = sum(available.values())
     if total <= most:
@@ -33,7 +33,7 @@ def limit_offsets(start: Positions, end: Positions, most: int) -> dict[TopicPart
 
 
 def limit_bytes(view: BucketView, start: Positions, end: Positions, most: int) -> dict[TopicPartition, int]:
-    """`end`, brought nearer so that about `most` bytes are read. Every partition that has something moves."""
+    """`end`, lowered so that about `most` bytes are read. Every partition with something to read advances."""
     stored = {pair: _stored(view, pair, start[pair], end[pair]) for pair in end if start[pair] < end[pair]}
     total = sum(one.total for one in stored.values())
     if total <= most:
@@ -45,13 +45,13 @@ def limit_bytes(view: BucketView, start: Positions, end: Positions, most: int) -
 
 
 def bytes_between(view: BucketView, start: Positions, end: Positions) -> int:
-    """About the bytes stored of the offsets between two positions, with a guess for what is not in the bucket yet."""
+    """Estimates the stored bytes between two positions, with a guess for what is not in the bucket yet."""
     starts = {pair: start.get(pair, 0) for pair in end}
     return sum(_stored(view, pair, starts[pair], end[pair]).total for pair in end if starts[pair] < end[pair])
 
 
 class _Stored(NamedTuple):
-    """Stretches of offsets [low, high) and their bytes, in offset order: by object, then what is not flushed."""
+    """Ranges of offsets [low, high) and their bytes, in offset order: one per object, then what is not flushed."""
 
     low: np.ndarray
     high: np.ndarray

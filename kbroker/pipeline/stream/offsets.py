@@ -2,9 +2,9 @@
 
     {"orders": {"0": 5, "1": 7}, "orders@<topic id>": {}}
 
-The first entry is the kafka source's form: next offsets by partition. The second tells a topic from one of the same
-name: deleted and recreated, or of another cluster. No topic has an @ in its name; to the kafka source, and to kbrokers
-that did not write it, it is a topic without partitions.
+The first entry is the kafka source's form: next offsets by partition. The second distinguishes the topic from another
+of the same name: recreated, or of another cluster. Topic names have no @; the kafka source, and a kbroker that does not
+know the entry, read it as a topic without partitions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MARK = "@"
 
 
 def to_json(positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, str]) -> OffsetJson:
-    """Positions as Spark stores them; equal ones are equal text."""
+    """Positions as Spark stores them; equal positions give equal text."""
     found: OffsetJson = {}
     for (topic, partition), offset in sorted(positions.items()):
         found.setdefault(topic, {})[str(partition)] = offset

@@ -1,8 +1,8 @@
 """The driver's side of a stream: where micro-batches start and end, and their tasks.
 
-The driver's JVM asks by `answer`, saying where the query is and whether its limits hold (KbrokerStream.java). Where it
-has not got our classes, Spark asks for `latest_offset` without saying either: the position is then known from the last
-range that was planned (after a restart Spark plans an empty one at the checkpoint first), and limits are refused.
+The driver's JVM calls `answer` with the query's position and whether its limits apply (KbrokerStream.java). Without
+those Java classes, Spark calls `latest_offset`, with neither: the position is then the end of the last planned range
+(after a restart Spark plans an empty one at the checkpoint first), and limits are refused.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class StreamPlanner:
         self._view = view if view is not None else BucketView(self._options.place)
         self._broker: BrokerTail | None = None
         self._initial: Positions | None = None
-        self._position: OffsetJson | None = None  # end of the last range that was planned or announced
+        self._position: OffsetJson | None = None  # end of the last range that was planned or returned
         self._read: set[str] = set()  # topics
-        self._ends = False  # the query ends where the log ended at its start, which is in _fixed once it is known
+        self._ends = False  # the query ends where the log ended at its start: _fixed, once known
         self._fixed: Positions | None = None
         self._latest: Positions | None = None
         self._last_batch_s: float | None = None
@@ -63,14 +63,14 @@ class StreamPlanner:
         return PositionFinder(self._view, self._options, self._broker)
 
     def initial_offset(self) -> OffsetJson:
-        """Where a new query starts; the same however often it is asked."""
+        """Where a new query starts; all calls return the same."""
         return self._to_json(self._initial_positions(self._finder()))
 
     def _to_json(self, positions: Positions) -> OffsetJson:
         return to_json(positions, {name: topic.topic_id.hex() for name, topic in self._view.topics.by_name.items()})
 
     def _from_json(self, value: OffsetJson) -> Positions:
-        """Without the topics that are others by now, under the same names: they are read from their beginning."""
+        """Leaves out topics that were recreated under the same name: these are read from their beginning."""
         positions, there = from_json(value), self._view.topics.by_name
         for name, topic_id in topic_ids_of(value).items():
             if name in there and there[name].topic_id.hex() != topic_id:
@@ -86,7 +86,7 @@ class StreamPlanner:
         return self._initial
 
     def answer(self, request: list[Any]) -> dict[str, str]:
-        """What the driver's JVM asks: a word, an offset or None, and whether the query's limits hold."""
+        """Answers the driver's JVM: a command, an offset or None, and whether the query's limits apply."""
         what, offset, limited = request
         if what == "latest":
             end = self._to_json(self._next_end(offset or {}, limited))
@@ -100,8 +100,8 @@ class StreamPlanner:
     def latest_offset(self) -> OffsetJson:
         """Where the next micro-batch ends: never below where the query is."""
         refuse_limits(self._options)
-        # Of a new query Spark asks this first and the initial offset after it; of one with a checkpoint it has planned
-        # a range before.
+        # For a new query Spark calls this before initialOffset; for one with a checkpoint it has planned a range
+        # before.
         self._position = self._to_json(self._next_end(self._position, False))
         return self._position
 
@@ -120,8 +120,8 @@ class StreamPlanner:
         return self._limit(start, latest) if limited else latest
 
     def _existing(self, known: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """The partitions that the query reads now. A topic that it has read and that is gone is left to the caller to
-        report: only one that never existed is an UnknownTopicError.
+        """The partitions that the query reads now. Leaves out a topic that it has read and that is gone, for the caller
+        to report; one that never existed raises UnknownTopicError.
         """
         there, read = self._view.topics.by_name, {topic for topic, _ in known} | self._read
         options = self._options
@@ -153,7 +153,7 @@ class StreamPlanner:
             data_loss.report(f"{names} are gone", self._options.fail_on_data_loss)
 
     def _starts_of_new(self, finder: PositionFinder, new: list[tuple[str, int]]) -> Positions:
-        """Partitions that came after the query began are read from their beginning."""
+        """Partitions added after the query began are read from their beginning."""
         starts = finder.earliest(new) if new else {}
         for (topic, partition), offset in starts.items():
             if offset > 0:
@@ -162,7 +162,7 @@ class StreamPlanner:
         return starts
 
     def _limit(self, start: Positions, latest: Positions) -> Positions:
-        """The limits of the options. A query that ends does not wait for minOffsetsPerTrigger: no more will come."""
+        """Applies the limits. A query that ends does not wait for minOffsetsPerTrigger: no more offsets will come."""
         options, now_s = self._options, self._clock.monotonic()
         if options.min_offsets_per_trigger is not None and not self._ends:
             total = sum(max(0, latest[pair] - start[pair]) for pair in latest)
@@ -181,7 +181,7 @@ class StreamPlanner:
     def plan(
         self, start_json: OffsetJson, end_json: OffsetJson, filters: str | None = None, columns: Iterable[str] = ()
     ) -> list[Split]:
-        """The tasks of a micro-batch; none where it is empty. `filters` as in pushdown.py; `columns`, if given, are
+        """The tasks of a micro-batch; none if it is empty. `filters` as in pushdown.py; `columns`, if given, are
         all that the query uses."""
         is_empty = from_json(start_json) == from_json(end_json)
         if self._position is None or is_empty:
