@@ -19,7 +19,7 @@ DEFAULTS = {
     "acks": "all",
     "enable.idempotence": "true",
     "delivery.timeout.ms": str(DELIVERY_TIMEOUT_MS),
-    "linger.ms": "50",  # a task has many rows at once, and its end does not wait for it
+    "linger.ms": "50",  # a task has many rows at hand, and flush() does not wait for it
     "queue.buffering.max.messages": "200000",
     "message.max.bytes": str(QUEUE_BYTES // 2),  # the broker's limit decides
     "partitioner": "murmur2_random",  # Java's: a key goes to the same partition from every client
@@ -34,7 +34,7 @@ _RENAMED = {
     "sasl.mechanism": "sasl.mechanisms",
     "socket.connection.setup.timeout.max.ms": "socket.connection.setup.timeout.ms",
 }
-# Without meaning for this client, or for a task's producer.
+# Without effect in this client, or in a task's producer.
 _IGNORED = {"metric.reporters", "metrics.num.samples", "metrics.recording.level", "metrics.sample.window.ms",
             "auto.include.jmx.reporter", "max.block.ms"}  # fmt: skip
 _REFUSED = {

@@ -1,4 +1,4 @@
-"""Which column of a DataFrame is what of a record: the rules of Spark's kafka sink, and its words."""
+"""Maps a DataFrame's columns to fields of a record, with the rules and messages of Spark's kafka sink."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Commits what the tasks of a job or micro-batch have written: all of it or nothing, also if the driver dies amid it.
+"""Commits what the tasks of a job or micro-batch have written: all of it or nothing, even if the driver dies meanwhile.
 
-Three steps: all transactions are open and have time left; the decision is durable (`decisions`); each is committed. A
-driver that comes back after the second step finishes the third; before it nothing of the job is ever committed.
+Three steps: check that all transactions are open and have time left; make the decision durable (`decisions`); commit
+each. A driver that restarts after the second step finishes the third; before that step nothing is ever committed.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from kbroker.pipeline.sink.task import Written, ids_of, transactional_id
 from kbroker.pipeline.sink.transactions import COMMITTED, COMMITTING, ONGOING, OpenTransaction, Transactions
 from kbroker.protocol.apis.k65_describe_transactions import TransactionState
 
-COMMIT_MS = 30_000  # what must be left of a transaction's time when its commit is decided
+COMMIT_MS = 30_000  # that a transaction must have left when its commit is decided
 
 
 class JobCommit:
-    """One query or batch job. Not thread-safe. Raises SinkError and ClientError."""
+    """Ends the transactions of one query or batch job. Not thread-safe. Raises SinkError and ClientError."""
 
     def __init__(self, client: ClusterClient, options: SinkOptions, job_id: str, clock: Clock) -> None:
         self._client = client
@@ -31,7 +31,7 @@ class JobCommit:
         self._transactions = Transactions(client, options)
 
     def commit(self, written: Sequence[Written], epoch: int) -> None:
-        """What these tasks have written as micro-batch `epoch`."""
+        """Commits what these tasks have written as micro-batch `epoch`."""
         if any(each.decided for each in written):
             self._finish_decided(epoch)
         elif opened := {each.transaction: each for each in written if each.transaction is not None}:
@@ -40,18 +40,18 @@ class JobCommit:
             topic = self._options.topic or min(topics)
             decide(self._client, self._job_id, topic, Decision(epoch, attempts))
             self._finish(list(opened), epoch)
-        # Of attempts whose task another attempt has done.
+        # Those of attempts whose task another attempt has completed.
         self._transactions.abort_open(ids_of(self._options, self._job_id))
 
     def forget(self) -> None:
-        """For a job that is never repeated: drops its decision, which has been carried out."""
+        """For a job that is never repeated: deletes its decision, once it has been carried out."""
         forget(self._client, self._job_id)
 
     def abort(self, epoch: int, *, is_last: bool) -> None:
         """Aborts what is open, unless its commit has been decided. Spark calls it after a failed commit too.
 
-        Tasks may still run, and Spark may kill them at any moment. Where the job is never repeated (`is_last`), it is
-        decided that nothing of it is committed: a task looks for that before its first row, and is fenced after.
+        Tasks may still run, and Spark may kill them at any moment. For a job that is never repeated (`is_last`), the
+        decision becomes to commit nothing: a task checks for that before its first row, and is fenced after it.
         """
         decision = last_decision(self._client, self._job_id)
         kept = self._ids(decision) if decision.epoch >= epoch else []
@@ -60,7 +60,7 @@ class JobCommit:
         self._transactions.abort_open(ids_of(self._options, self._job_id), kept)
 
     def _check(self, opened: Sequence[OpenTransaction]) -> set[str]:
-        """The topics they have written to. SinkError if one is not open any more, or not for long enough."""
+        """The topics written to. SinkError if a transaction is no longer open, or not for long enough."""
         topics: set[str] = set()
         states = self._transactions.states([each.transactional_id for each in opened])
         for each in opened:
@@ -83,7 +83,7 @@ class JobCommit:
         return left_ms >= min(COMMIT_MS, state.transaction_timeout_ms // 2)
 
     def _finish_decided(self, epoch: int) -> None:
-        """Commits what an earlier run has decided; a later decision says that all before it is committed."""
+        """Commits what an earlier run has decided; a later decision implies that all before it is committed."""
         decision = last_decision(self._client, self._job_id)
         if decision.epoch != epoch:
             return
@@ -96,7 +96,7 @@ class JobCommit:
         self._finish(opened, epoch, lost)
 
     def _finish(self, opened: Sequence[OpenTransaction], epoch: int, lost: Sequence[str] = ()) -> None:
-        """Commits each; those that cannot be are told when the others are."""
+        """Commits each. Raises SinkError for those that cannot be, once the others are."""
         refused = [each.transactional_id for each in opened if not self._transactions.commit(each)]
         if missing := [*lost, *refused]:
             raise SinkError(

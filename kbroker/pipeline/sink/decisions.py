@@ -1,11 +1,11 @@
-"""What was decided to be committed, as an offset that a group named after the query or job has committed.
+"""The decision what to commit, kept as a committed offset of a group named after the query or job.
 
 Group ``kbroker-spark-<id>``, partition 0 of the topic: the offset is the number of the last micro-batch (0 for a batch
 job), the metadata lists the tasks whose transactions belong to it: ``0-16.0,17.1,18-199.0`` are tasks 0 to 199 in
-their first attempt, 17 in its second. Written before the first of them is committed: a driver that comes back finds
-what it has to finish.
+their first attempt, 17 in its second. It is written before the first of them is committed, so that a restarted driver
+finds what to finish.
 
-A batch job that was aborted and is never repeated says so in the same place, without tasks: its late tasks see it.
+For an aborted batch job that is never repeated, the list is empty: tasks that start late find it there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kbroker.protocol.apis.k42_delete_groups import DeleteGroupsRequest
 
 GROUP_PREFIX = "kbroker-spark-"
 PARTITION = 0
-COMMIT_NEWEST, FETCH_NEWEST = 9, 7  # the last with topics by name; with one group a request
+COMMIT_NEWEST, FETCH_NEWEST = 9, 7  # the last with topic names; with one group per request
 NONE_DECIDED = -1
 
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?\.([0-9]+)")
@@ -36,13 +36,13 @@ Attempt = tuple[int, int]  # task and attempt
 
 
 class Decision(NamedTuple):
-    """The last micro-batch that was decided. Without attempts nothing of it is committed: the job was aborted."""
+    """The last micro-batch that was decided. No attempts: nothing of it is committed, as the job was aborted."""
 
     epoch: int
     attempts: tuple[Attempt, ...]
 
     def commits(self, epoch: int) -> bool:
-        """Whether micro-batch `epoch` was decided to be committed: a later one says that of all before it."""
+        """Whether it commits micro-batch `epoch`: a decision implies that all earlier ones are committed."""
         return self.epoch >= epoch and bool(self.attempts)
 
 
@@ -75,7 +75,7 @@ def last_decision(client: ClusterClient, job_id: str) -> Decision:
 
 
 def decide(client: ClusterClient, job_id: str, topic: str, decision: Decision) -> None:
-    """Makes it durable. Raises SinkError and ClientError: then it may be decided or not."""
+    """Makes a decision durable. Raises SinkError and ClientError, after which it may be durable or not."""
     group = group_of(job_id)
     part = OffsetCommitRequestPartition(
         partition_index=PARTITION,
@@ -99,7 +99,7 @@ def decide(client: ClusterClient, job_id: str, topic: str, decision: Decision) -
 
 
 def forget(client: ClusterClient, job_id: str) -> None:
-    """Deletes the group, if it can be: else its offset expires like any other. Raises ClientError."""
+    """Deletes the group, if possible: otherwise its offset expires like any other. Raises ClientError."""
     group = group_of(job_id)
     request = DeleteGroupsRequest(groups_names=[group])
     client.coordinator(

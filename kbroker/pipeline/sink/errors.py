@@ -1,4 +1,4 @@
-"""What ends a query that writes."""
+"""The error of a query that writes."""
 
 from __future__ import annotations
 

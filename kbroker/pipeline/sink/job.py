@@ -35,7 +35,7 @@ def start_batch(given: Mapping[str, str], fields: Sequence[Field], overwrite: bo
 
 
 def start_stream(given: Mapping[str, str], fields: Sequence[Field]) -> Job:
-    """A checked micro-batch; Spark asks for each, so the broker is not asked. OptionError for what is wrong."""
+    """A checked micro-batch. Called for each, so it does not contact the broker. OptionError for what is wrong."""
     options = parse_options(given, streaming=True)
     record_columns(fields, options.topic)
     return Job(dict(given), tuple(fields), True, None)
@@ -55,8 +55,8 @@ def commit(job: Job, written: Sequence[Written | None], epoch: int = BATCH_EPOCH
 
 
 def abort(job: Job, written: Sequence[Written | None], epoch: int = BATCH_EPOCH) -> None:
-    """Aborts what the tasks have written. A stream none of whose tasks has ended leaves that to the next run, or to
-    the transactions' time-out. Raises SinkError.
+    """Aborts what the tasks have written. If no task of a stream has ended, that is left to the next run, or to the
+    transactions' timeout. Raises SinkError.
     """
     options = job.checked()
     job_id = _job_id(job, [each for each in written if each is not None])

@@ -17,7 +17,7 @@ ID_PREFIX = "kbroker-spark"
 _TOPIC, _TRANSACTIONAL = "topic", "kbroker.transactional"
 _PREFIX, _JOB_ID = "kbroker.transactional.id.prefix", "kbroker.job.id"
 _KNOWN = (_TOPIC, DEBUG, "includeheaders", "kafka.bootstrap.servers", _TRANSACTIONAL, _PREFIX, _JOB_ID)
-_OF_SPARK = {"checkpointlocation", "path", "queryname"}  # Spark hands its own options over too
+_OF_SPARK = {"checkpointlocation", "path", "queryname"}  # Spark passes its own options too
 _ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
@@ -34,7 +34,7 @@ class SinkOptions:
 
     @property
     def delivery_timeout_s(self) -> float:
-        """How long a record, and a request of the driver, is tried."""
+        """How long to retry a record, and a request of the driver."""
         return int(self.client["delivery.timeout.ms"]) / 1000
 
     @property
@@ -59,7 +59,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     _boolean(options, "includeheaders")  # a column 'headers' is always written
     job_id = options.get(_JOB_ID)
     if job_id is not None and streaming:
-        raise OptionError(f"{_JOB_ID} is for batch jobs: a stream goes by its query's id")
+        raise OptionError(f"{_JOB_ID} is for batch jobs: a stream uses its query's id")
     if job_id is not None and not transactional:
         raise OptionError(f"{_JOB_ID} needs option '{_TRANSACTIONAL}' = 'true'")
     if transactional:

@@ -14,22 +14,22 @@ from kbroker.pipeline.sink.options import SinkOptions
 
 logger = logging.getLogger(__name__)
 
-CONTACT_SECONDS = 5.0  # for a query's first word with the broker
+CONTACT_SECONDS = 5.0  # for a query's first contact with the broker
 ROOM_SECONDS = 0.1
 ABORT_SECONDS = 5.0
-FLUSH_SECONDS_MORE = 10.0  # than a record may take: librdkafka looks at time-outs once a second
+FLUSH_SECONDS_MORE = 10.0  # than a record may take: librdkafka checks timeouts once a second
 
 _idle: dict[tuple[tuple[str, str], ...], SinkProducer] = {}  # of this process, by settings; one at most
 
 
 def idle_producer(options: SinkOptions) -> SinkProducer:
-    """One that an earlier task of this worker has given back, else a new one: that takes half a second to get its
+    """The producer that an earlier task of this worker gave back, else a new one, which takes half a second to get its
     producer id. Raises OptionError.
     """
     found = _idle.pop(_settings_key(options), None)
     if found is None:
         return SinkProducer(options)
-    found.forget_trouble()
+    found.clear_broker_error()
     return found
 
 
@@ -52,7 +52,7 @@ class SinkProducer:
         """OptionError for a setting that the client does not know."""
         self.options = options
         self._failure: str | None = None  # the first record that was not delivered
-        self._trouble: str | None = None  # what the client last said of a broker
+        self._broker_error: str | None = None  # the last error that the client reported of a broker
         settings: dict[str, Any] = {
             **options.client,
             "log_level": 0,
@@ -74,13 +74,13 @@ class SinkProducer:
     # -- the query's start
 
     def check_broker(self) -> None:
-        """That a broker answers, within CONTACT_SECONDS, and that the topic of the options exists or can be made."""
+        """Checks that a broker answers within CONTACT_SECONDS, and that the options' topic exists or can be created."""
         where = self.options.bootstrap
         try:
             problem = self._contact()
         except KafkaException as error:
-            self._producer.poll(0)  # for what it has to say of the broker
-            raise SinkError(f"no broker answers at {where}: {self._trouble or _text(error)}") from None
+            self._producer.poll(0)  # which reports errors of the broker
+            raise SinkError(f"no broker answers at {where}: {self._broker_error or _text(error)}") from None
         if problem is not None:
             raise SinkError(f"topic {self.options.topic} at {where}: {problem.str()}")
 
@@ -101,11 +101,11 @@ class SinkProducer:
             self._init_transactions()
             self._producer.begin_transaction()
         except KafkaException as error:
-            trouble = f" ({self._trouble})" if self._trouble else ""
-            raise SinkError(f"transaction at {self.options.bootstrap}: {_text(error)}{trouble}") from None
+            why = f" ({self._broker_error})" if self._broker_error else ""
+            raise SinkError(f"transaction at {self.options.bootstrap}: {_text(error)}{why}") from None
 
     def _init_transactions(self) -> None:
-        """In steps, as the client says nothing of its brokers while it waits."""
+        """In steps, as the client does not report broker errors while it waits."""
         for left in range(int(self.options.delivery_timeout_s // CONTACT_SECONDS), -1, -1):
             try:
                 self._producer.init_transactions(CONTACT_SECONDS)
@@ -116,7 +116,7 @@ class SinkProducer:
                     raise
 
     def abort(self) -> None:
-        """Aborts the transaction if the broker answers soon; else its time-out does, or the next task or the driver."""
+        """Aborts the transaction if the broker answers soon; else its timeout, the next task or the driver does."""
         try:
             self._producer.purge()
             self._producer.abort_transaction(ABORT_SECONDS)
@@ -141,11 +141,11 @@ class SinkProducer:
         self._serve(self._producer.poll, 0)
 
     def _serve(self, call: Callable[[float], int], seconds: float) -> int:
-        """poll() or flush(), which calls back for errors and records that were not delivered."""
+        """Calls poll() or flush(), which run the callbacks for errors and records that were not delivered."""
         try:
             found = call(seconds)
-        except (KafkaException, SystemError) as error:  # SystemError: the client raised amid a callback
-            raise SinkError(self._failure or self._trouble or str(error)) from None
+        except (KafkaException, SystemError) as error:  # SystemError: the client raised during a callback
+            raise SinkError(self._failure or self._broker_error or str(error)) from None
         self._check()
         return found
 
@@ -153,16 +153,16 @@ class SinkProducer:
         """Waits until every record is in its topic."""
         left = self._serve(self._producer.flush, self.options.delivery_timeout_s + FLUSH_SECONDS_MORE)
         if left:
-            raise SinkError(f"{left} records were not delivered to {self.options.bootstrap}: {self._trouble}")
+            raise SinkError(f"{left} records were not delivered to {self.options.bootstrap}: {self._broker_error}")
 
     def close(self) -> None:
-        """Gives the connections back. An open transaction stays open."""
+        """Closes the connections. An open transaction stays open."""
         del self._producer
 
-    def forget_trouble(self) -> None:
-        """Of a broker that was away between two tasks."""
+    def clear_broker_error(self) -> None:
+        """Forgets the error of a broker that was unreachable between two tasks."""
         self._producer.poll(0)
-        self._trouble = None
+        self._broker_error = None
 
     def _wait_for_room(self) -> None:
         self._serve(self._producer.poll, ROOM_SECONDS)
@@ -173,12 +173,12 @@ class SinkProducer:
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and self._failure is None:
-            why = f" ({self._trouble})" if self._trouble and error.code() == KafkaError._MSG_TIMED_OUT else ""
+            why = f" ({self._broker_error})" if self._broker_error and error.code() == KafkaError._MSG_TIMED_OUT else ""
             self._failure = f"{message.topic()}{_suffix(message.partition())}: {error.str()}{why}"
 
     def _on_error(self, error: KafkaError) -> None:
-        if error.code() != KafkaError._ALL_BROKERS_DOWN or self._trouble is None:
-            self._trouble = error.str()
+        if error.code() != KafkaError._ALL_BROKERS_DOWN or self._broker_error is None:
+            self._broker_error = error.str()
         logger.warning("kbroker sink: %s", error.str())
 
 

@@ -1,4 +1,4 @@
-"""Rows of Arrow batches into a producer."""
+"""Sends rows of Arrow batches to a producer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from kbroker.pipeline.sink.producer import SinkProducer
 
-SLICE_BYTES = 4 * MIB  # of Arrow data that are bytes objects at a time
+SLICE_BYTES = 4 * MIB  # of Arrow data converted to Python objects at a time
 BY_KEY = -1  # a partition that the client chooses
 
 
@@ -32,7 +32,7 @@ def send_batch(producer: SinkProducer, batch: pa.RecordBatch, columns: RecordCol
         if columns.headers is not None:
             headers = map(_headers, part.column(columns.headers).to_pylist())
             arguments += [repeat(None), repeat(None), repeat(0), headers]  # no callbacks, the time is now
-        producer.send(zip(*arguments, strict=False))  # the constant columns have no end
+        producer.send(zip(*arguments, strict=False))  # repeat() has no end
 
 
 def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""One task: its rows into the topic, at least once, or in a transaction that the driver ends."""
+"""Writes the rows of one task to the topic: at least once, or in a transaction that the driver ends."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Job(NamedTuple):
 
 
 class Task(NamedTuple):
-    """Which of them."""
+    """One task of a job."""
 
     partition: int
     attempt: int
@@ -41,7 +41,7 @@ class Task(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What a task tells the driver."""
+    """What a task reports to the driver."""
 
     job_id: str | None
     rows: int
@@ -73,7 +73,7 @@ def write_rows(job: Job, task: Task, batches: Iterable[pa.RecordBatch]) -> Writt
 
 
 def transactional_id(options: SinkOptions, job_id: str, task: int, attempt: int) -> str:
-    """The same in each run of a query: a task's first word ends what an earlier run left open."""
+    """The same in each run of a query, so that a task's InitProducerId aborts what an earlier run left open."""
     return f"{ids_of(options, job_id)}{task}-{attempt}"
 
 
@@ -98,7 +98,7 @@ class _TransactionalTask:
         client = connect(self._options)
         try:
             if self._repeatable and last_decision(client, self._job_id).commits(self._epoch):
-                for _ in batches:  # Spark expects that they are taken
+                for _ in batches:  # Spark expects all rows to be consumed
                     pass
                 return self._written(0, None, decided=True)
             return self._written_in_transaction(client, batches)
@@ -108,7 +108,7 @@ class _TransactionalTask:
             client.close()
 
     def _written_in_transaction(self, client: ClusterClient, batches: Iterable[pa.RecordBatch]) -> Written:
-        """Nothing is opened before the first row."""
+        """Opens nothing before the first row."""
         transactions = Transactions(client, self._options)
         rows = 0
         producer: SinkProducer | None = None

@@ -1,4 +1,4 @@
-"""Transactions of the tasks, seen from outside: what their coordinators know of them, and how they end.
+"""The tasks' transactions, seen from the driver: their state at the coordinators, and how they are ended.
 
 A task leaves its transaction open. The driver ends it with the task's producer id and epoch (EndTxn), or aborts it by
 taking the transactional id for itself (InitProducerId), which fences a task that still runs.
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 CONTACT_SECONDS = 2.5
 REQUEST_SECONDS = 30.0
-END_TXN_NEWEST = 4  # 5 would move the producer's epoch on (KIP-890)
+END_TXN_NEWEST = 4  # 5 would bump the producer's epoch (KIP-890)
 INIT_NEWEST = 4
 EMPTY, ONGOING, COMMITTING, COMMITTED = "Empty", "Ongoing", "PrepareCommit", "CompleteCommit"
 
@@ -40,9 +40,9 @@ class OpenTransaction(NamedTuple):
 
 
 def connect(options: SinkOptions) -> ClusterClient:
-    """A client that has reached the cluster; a broker that restarts is waited for. Raises SinkError.
+    """A client that has reached the cluster; waits for a broker that restarts. Raises SinkError.
 
-    Its requests are tried as long as a record is.
+    Its requests are retried as long as a record is.
     """
     timeouts = Timeouts(REQUEST_SECONDS, options.delivery_timeout_s, CONTACT_SECONDS)
     failure: ClientError | None = None
@@ -84,14 +84,14 @@ class Transactions:
         return found
 
     def opened(self, transactional_id: str) -> OpenTransaction:
-        """The id and epoch of the producer that has just begun a transaction: its client does not tell."""
+        """The id and epoch of a producer that has just begun a transaction, which its client does not expose."""
         state = self.states([transactional_id])[transactional_id]
         if state is None:
             raise SinkError(f"transaction {transactional_id}: its coordinator does not know it")
         return OpenTransaction(transactional_id, state.producer_id, state.producer_epoch)
 
     def commit(self, transaction: OpenTransaction) -> bool:
-        """Commits it; True too if it was committed before. False if it has been aborted."""
+        """Commits a transaction. True also if it was committed before; False if it has been aborted."""
         request = EndTxnRequest(
             transactional_id=transaction.transactional_id,
             producer_id=transaction.producer_id,
@@ -107,7 +107,7 @@ class Transactions:
         return True
 
     def wait_until_seen(self, transactional_ids: Sequence[str]) -> None:
-        """Until consumers find what was committed: a commit is answered before its markers are written."""
+        """Waits until consumers see what was committed: a commit is answered before its markers are written."""
         for _ in self._retries().attempts():
             states = self.states(transactional_ids).values()
             if all(state is None or state.transaction_state != COMMITTING for state in states):
@@ -122,9 +122,9 @@ class Transactions:
             raise SinkError(f"abort of transaction {transactional_id}: {error_name(code)}")
 
     def abort_open(self, prefix: str, kept: Iterable[str] = ()) -> None:
-        """Aborts the transactions of ids that are `prefix` and two numbers, but for those in `kept`.
+        """Aborts the transactions of ids that are `prefix` and two numbers, except for those in `kept`.
 
-        Those that are open, and those that a task is about to open.
+        Aborts open transactions, and fences producers that are about to open one.
         """
         wanted = re.compile(re.escape(prefix) + r"[0-9]+-[0-9]+")
         excepted = set(kept)

@@ -84,7 +84,7 @@ def test_a_wrong_option_is_named(options: dict[str, str], message: str) -> None:
 
 
 def test_a_stream_goes_by_its_querys_id() -> None:
-    with pytest.raises(OptionError, match="a stream goes by its query's id"):
+    with pytest.raises(OptionError, match="a stream uses its query's id"):
         parsed(streaming=True, kbroker__transactional="true", kbroker__job__id="a")
 
 
