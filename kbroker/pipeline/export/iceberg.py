@@ -1,4 +1,4 @@
-"""Exports into an Iceberg table, through pyiceberg: no jar, and any catalog it knows (REST, SQL, Glue, Hive).
+"""Exports into an Iceberg table, through pyiceberg: no jar, and any catalog it supports (REST, SQL, Glue, Hive).
 
 Tasks write data files into the table's location, where no snapshot names them. One commit of the table then adds the
 files and sets the property `kbroker.export`, which holds the offsets: both or neither.
@@ -147,7 +147,7 @@ class IcebergRun:
             table.refresh()
             now = _state(table)
             if now is not None and now.run == self._run:
-                return  # a commit whose outcome was unknown had happened
+                return  # an earlier try, whose outcome was unknown, had succeeded
             if (now.run if now else None) != (before.run if before else None):
                 raise IcebergError(
                     f"another export into {self._iceberg.name} has committed (run {now.run if now else 'removed'}); "

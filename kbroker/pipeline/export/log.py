@@ -71,7 +71,7 @@ class Commit:
 
 
 def offsets_json(offsets: Mapping[tuple[str, str, int], int]) -> dict[str, Any]:
-    """As the `offsets` of a commit record."""
+    """The `offsets` of a commit record."""
     found: dict[str, Any] = {}
     for (topic, topic_id, partition), offset in sorted(offsets.items()):
         found.setdefault(topic, {"id": topic_id, "partitions": {}})["partitions"][str(partition)] = offset
@@ -123,7 +123,7 @@ class ExportLog:
         return [commit for commit in found if commit.export <= done]
 
     def claim(self) -> None:
-        """Makes all runs that began before this one unable to commit."""
+        """Fences all runs that began before this one: they can no longer commit."""
         self._append(CLAIM, {})
 
     def commit(self, export: int, body: Mapping[str, Any]) -> Commit:
@@ -133,7 +133,7 @@ class ExportLog:
         return self.last
 
     def done(self) -> None:
-        """The last commit's files are published."""
+        """Records that the last commit's files are published."""
         assert self.last is not None
         self._append(DONE, {"export": self.last.export})
         self.published = True
@@ -146,7 +146,7 @@ class ExportLog:
         for _ in self._retries.attempts():
             try:
                 self._store.put(key, data, if_none_match=True)
-            except StoreUnavailable as error:  # the write may have happened: the next attempt finds out
+            except StoreUnavailable as error:  # the write may have succeeded: the next attempt finds out
                 failure = error
                 continue
             except PreconditionFailed:

@@ -1,7 +1,7 @@
-"""Writes rows into Parquet files, by day or hour of their timestamp; row groups and encodings are decided here.
+"""Writes rows into Parquet files, by day or hour of their timestamp; chooses row groups and encodings.
 
-Offsets and times are packed as differences; columns that repeat have dictionaries; the bytes of keys and values have
-neither dictionary (values) nor statistics, which would only cost. Readers prune by topic, partition, offset, timestamp.
+Offsets and timestamps are delta-encoded, and columns that repeat have dictionaries. Raw values have no dictionary, and
+raw keys and values no statistics: these would not pay. Readers prune by topic, partition, offset and timestamp.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Sink(Protocol):
     def write(self, data: Any) -> int: ...
 
     def close(self) -> dict[str, Any]:
-        """What publishes it."""
+        """Returns what a target needs to publish it."""
         ...
 
     def abort(self) -> None: ...
@@ -41,7 +41,7 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A whole file: its path below the export's folder, and what publishes it."""
+    """A whole file: its path below the export's folder, and what a target needs to publish it."""
 
     path: str
     rows: int
@@ -109,7 +109,7 @@ class ParquetFiles:
         self._buffered_bytes = 0
 
     def add(self, rows: pa.RecordBatch, timestamps: pa.Array) -> None:
-        """Rows of the schema; `timestamps` (microseconds) say into which files they go."""
+        """Rows of the schema; `timestamps` (microseconds) decide which files they go to."""
         if self._bucket_us is None:
             self._put(0, rows)
             return
@@ -178,7 +178,7 @@ class ParquetFiles:
         one = self._open[bucket]
         if one.batches:
             self._write(bucket, one)
-        if bucket not in self._open:  # that made it full
+        if bucket not in self._open:  # the write made it full
             return
         del self._open[bucket]
         one.writer.close()

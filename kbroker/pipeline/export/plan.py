@@ -1,4 +1,4 @@
-"""Which offsets an export takes: from where the last one ended to what the bucket has now."""
+"""Plans which offsets an export takes: from where the last one ended to the end of what the bucket has."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def source_options(
 
 
 def plan_export(view: BucketView, given: Mapping[str, str], known: Offsets, cores: Callable[[], int]) -> ExportPlan:
-    """What has come since `known`. Raises OptionError, UnknownTopicError, DataLossError, StoreError."""
+    """Plans what was added since `known`. Raises OptionError, UnknownTopicError, DataLossError, StoreError."""
     options = parse_options(given)
     wanted = selected(view, options)
     finder = PositionFinder(view, options, None)

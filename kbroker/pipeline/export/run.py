@@ -40,7 +40,7 @@ class ExportSettings:
     table: ExportTable
     destination: Destination
     compression: str = "zstd"
-    cores: Callable[[], int] = lambda: 1  # asked once the options are known to be right: it starts a session
+    cores: Callable[[], int] = lambda: 1  # called after all options are checked: it starts a session
 
 
 def committed_files(url: str, endpoint: str | None = None, region: str | None = None) -> list[str]:
@@ -152,7 +152,7 @@ def stage(
     run_tasks: RunTasks,
     target: Target,
 ) -> list[TaskResult]:
-    """Runs the tasks of a plan; their files are staged and ready to be published. Where it fails none are left."""
+    """Runs the tasks of a plan, which stage files that are ready to be published. On failure, none are left."""
     tasks = [
         ExportTask(
             number, split, settings.source, settings.table, settings.destination, run, export, settings.compression
@@ -177,7 +177,7 @@ def staged_files(results: list[TaskResult]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def check_same(where: str, before: dict[str, Any], table: ExportTable) -> None:
-    """OptionError where the existing table differs from the one asked for."""
+    """Raises OptionError if the existing table differs from the one asked for."""
     found = differences(before, table.identity())
     if found:
         raise OptionError(
@@ -187,7 +187,7 @@ def check_same(where: str, before: dict[str, Any], table: ExportTable) -> None:
 
 
 def check_schema_ids(table: ExportTable, before: Commit | None, results: list[TaskResult]) -> None:
-    """OptionError where Avro values were written with several schemas, and only one is known."""
+    """Raises OptionError if Avro values were written with several schemas, and only one is known."""
     if table.schema is None or table.schema.avro is None or table.schema.writers is not None:
         return
     seen: dict[int, str] = dict.fromkeys(before.body["schema_ids"], "exported before") if before else {}
@@ -205,7 +205,7 @@ def check_schema_ids(table: ExportTable, before: Commit | None, results: list[Ta
 def summary(
     export: int | None, plan: ExportPlan, results: list[TaskResult], settings: ExportSettings
 ) -> dict[str, Any]:
-    """The summary of the job; `export` is None where there was nothing new."""
+    """The summary of the job; `export` is None if there was nothing new."""
     files = [file for result in results for file in result.files]
     bad = sum(result.bad for result in results)
     return {

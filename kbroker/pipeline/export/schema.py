@@ -27,7 +27,7 @@ _PRIMITIVE: dict[str, pa.DataType] = {
     "bytes": pa.binary(),
     "string": pa.string(),
 }
-# Logical types with an Arrow type of their own. The decoder leaves them the numbers they are: Arrow's cast is free.
+# Logical types with an Arrow type of their own. The decoder leaves them as numbers: Arrow's cast is free.
 _LOGICAL: dict[tuple[str, str], pa.DataType] = {
     ("int", "date"): pa.date32(),
     ("long", "timestamp-millis"): pa.timestamp("ms", tz="UTC"),
@@ -97,7 +97,7 @@ def _avro_json(text: str, where: str) -> Any:
 
 
 def _for_reading(schema: Any, where: str) -> Any:
-    """For fastavro. Logical types but decimal are taken out: see _LOGICAL."""
+    """Prepares a schema for fastavro, without logical types other than decimal: see _LOGICAL."""
     from fastavro import parse_schema
     from fastavro.schema import SchemaParseException
 
@@ -217,7 +217,7 @@ class _AvroTypes:
 
 
 def _json_type(kind: pa.DataType, where: str, path: str) -> Any:
-    """What the JSON parser makes, for a column of `kind`: dates come by way of a time; nothing is required."""
+    """The type that the JSON parser produces for a column of `kind`: timestamps for dates; all fields nullable."""
     if pa.types.is_struct(kind):
         prefix = f"{path}." if path else ""
         return pa.struct([pa.field(f.name, _json_type(f.type, where, prefix + f.name)) for f in kind])
@@ -231,7 +231,7 @@ def _json_type(kind: pa.DataType, where: str, path: str) -> Any:
 
 
 def _micros(kind: pa.DataType) -> Any:
-    """`kind` with nothing required, and times in microseconds as Spark and Iceberg have them."""
+    """`kind` with all fields nullable, and times in microseconds as in Spark and Iceberg."""
     if pa.types.is_struct(kind):
         return pa.struct([(f.name, _micros(f.type)) for f in kind])
     if pa.types.is_map(kind):

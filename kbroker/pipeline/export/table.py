@@ -1,4 +1,4 @@
-"""The rows of an export: which columns it has, and how they are made of what the reader yields."""
+"""The rows of an export: which columns it has, and how they are built from the reader's batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kbroker.pipeline.export.schema import RAW, ValueSchema
 from kbroker.pipeline.export.values import Decoded
 from kbroker.pipeline.options import OptionError
 
-FAIL, COLUMN, FILE = "fail", "column", "file"  # what becomes of bad records
+FAIL, COLUMN, FILE = "fail", "column", "file"  # what happens to bad records
 BAD_VALUE, BAD_REASON = "bad_value", "bad_reason"
 DEFAULT_COLUMNS = tuple(name for name in DDL if name != "headers")
 
@@ -41,7 +41,7 @@ class ExportTable:
     partition_by: str = "none"
 
     def arrow_schema(self) -> pa.Schema:
-        """The columns of the files. OptionError where names clash."""
+        """The columns of the files. Raises OptionError if names clash."""
         fields: list[pa.Field] = []
         for name in self.columns:
             if name != "value" or self.schema is None:
@@ -62,8 +62,8 @@ class ExportTable:
         return pa.schema(fields)
 
     def check_folders(self) -> None:
-        """OptionError where a column has the name of a folder that its files are in: readers of the folder would take
-        the folder's value for it. Spark ignores the case of names."""
+        """Raises OptionError if a column has the name of a folder that its files are in: readers would see the folder's
+        value instead. Spark ignores the case of names."""
         folders = _FOLDERS[self.partition_by]
         hidden = [field.name for field in self.arrow_schema() if field.name.lower() in folders]
         if hidden:
@@ -74,7 +74,7 @@ class ExportTable:
             )
 
     def source_columns(self) -> tuple[str, ...]:
-        """What has to be read."""
+        """The columns to read."""
         wanted = {*self.columns, *_ALWAYS_READ, "timestamp"}
         if self.bad_records == FILE:
             wanted |= set(QUARANTINE_SCHEMA.names) - {BAD_REASON}
@@ -82,7 +82,7 @@ class ExportTable:
 
     @property
     def decodes(self) -> bool:
-        """Values are looked at."""
+        """Whether values are decoded, or their headers read."""
         return "value" in self.columns and (self.schema is not None or self.confluent_header)
 
     def identity(self) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def without(rows: pa.RecordBatch, bad: Mapping[int, str]) -> pa.RecordBatch:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """In words, how two identities differ."""
+    """Describes how two identities differ."""
     found = [
         f"{name.replace('_', '-')} was {before.get(name)} and is {now[name]}"
         for name in now

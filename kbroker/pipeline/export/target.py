@@ -1,8 +1,8 @@
 """Where an export's files go: staged by tasks where no reader sees them, published together by the driver.
 
 In a folder, files are staged below `_kbroker_export/staging` and one rename makes them all appear as the folder
-`export=<number>`. In a bucket, files are multipart uploads that the driver completes when the log has said so: nothing
-is listed before, and all of it within a moment after.
+`export=<number>`. In a bucket, files are multipart uploads that the driver completes once the log has the commit: none
+is listed before, and all are shortly after.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class Destination:
     region: str | None = None
 
     def store(self, below: str = "", *, create: bool = True) -> RetryingStore:
-        """The object store at the destination, or below it; `create`: a folder is made where none is.
+        """The object store at the destination, or below it. `create`: makes a missing folder.
 
-        OptionError, StoreError.
+        Raises OptionError, StoreError.
         """
         url = f"{self.url.rstrip('/')}/{below}" if below else self.url
         try:
@@ -130,7 +130,7 @@ class FolderTarget:
             target = whole / path
             target.parent.mkdir(parents=True, exist_ok=True)
             folders |= {one for one in target.parents if one.is_relative_to(whole)}
-            with contextlib.suppress(FileNotFoundError):  # done before
+            with contextlib.suppress(FileNotFoundError):  # an earlier call has moved it
                 os.rename(self._staging / run / "tasks" / staged["attempt"] / path, target)
             if not target.is_file():
                 raise TargetError(f"{target} is gone: was the export's folder cleaned while it ran?")
@@ -155,7 +155,7 @@ class FolderTarget:
 
 
 class _FileSink:
-    """A file that is on disk when `close` returns. Syncing begins while it is written, so that little is left then."""
+    """A file that is durable when `close` returns. It is synced as it is written, so that little is left at the end."""
 
     def __init__(self, path: Path, staged: dict[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -174,7 +174,7 @@ class _FileSink:
         self._unsynced_bytes += written
         if self._unsynced_bytes >= SYNC_BYTES and (self._syncing is None or self._syncing.done()):
             if self._syncing is not None:
-                self._syncing.result()  # a future that failed is not asked again
+                self._syncing.result()  # raises if that sync failed
             self._unsynced_bytes = 0
             self._syncing = self._pool.submit(os.fdatasync, self._file.fileno())
         return written
@@ -206,7 +206,7 @@ class BucketTarget:
         return _UploadSink(self._store, f"{export_folder(export)}/{path}")
 
     def gather(self, run: str, files: Iterable[tuple[str, dict[str, Any]]]) -> None:
-        """Does nothing: only a run that may still commit has uploads that are not aborted."""
+        """Does nothing: uploads need no preparation."""
 
     def publish(self, run: str, export: int, files: Iterable[tuple[str, dict[str, Any]]]) -> None:
         def complete(path: str, staged: dict[str, Any]) -> None:
@@ -224,7 +224,7 @@ class BucketTarget:
                 future.result()
 
     def _check_there(self, key: str, size: int) -> None:
-        """The upload is gone because it was completed before."""
+        """Raises TargetError unless the upload is gone because it was completed before."""
         try:
             if self._store.head(key).size == size:
                 return

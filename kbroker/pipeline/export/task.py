@@ -1,4 +1,4 @@
-"""What a worker does: decodes its split and stages Parquet files. Bytes never reach the JVM."""
+"""The task of an export: decodes a split and stages Parquet files. Records never reach the JVM."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ class SplitExport:
         self._table = task.table
         self._schema = task.table.arrow_schema()
         self._decoder = ValueDecoder(task.table.values, task.table.schema, confluent_header=task.table.confluent_header)
-        # Names of an attempt's own: in a bucket two attempts of a task must not share a key.
+        # Unique per attempt: in a bucket two attempts of a task must not share a key.
         self._name = f"part-{task.number:05d}-{uuid.uuid4().hex[:8]}"
         self._result = TaskResult()
 
     def run(self) -> TaskResult:
-        """All of the split; on an error nothing of it stays open."""
+        """Exports the whole split. On an error, no file stays open."""
         table, task = self._table, self._task
         files = ParquetFiles(
             self._schema, self._sink, partition_by=table.partition_by, name=self._name, compression=task.compression
@@ -116,7 +116,7 @@ class SplitExport:
             row = min(decoded.bad)
             raise BadRecordError(
                 f"{_record_name(batch, row)}: the value is {_phrase(decoded.bad[row])}; --bad-records column or file "
-                "exports such records apart"
+                "exports such records separately"
             )
 
 
