@@ -1,4 +1,4 @@
-"""What the audit looks at: all that the manifest names and all that the bucket has, cut into tasks of equal cost."""
+"""Plans an audit: all that the manifest names and all that the bucket holds, cut into tasks of equal cost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TopicSize:
 
 @dataclass(slots=True)
 class AuditPlan:
-    """Tasks, what is wrong without looking into any object, and sizes by topic id."""
+    """Tasks, faults found without reading any object, and sizes by topic id."""
 
     tasks: list[AuditTask] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
@@ -85,7 +85,7 @@ def _listing(view: BucketView) -> tuple[dict[str, ObjectMeta], list[ObjectMeta]]
 def _look_at(
     view: BucketView, state: PartitionState, name: str, plan: AuditPlan, images: dict[str, list[NamedImage]]
 ) -> None:
-    """Continuity of a partition's offsets, and its sizes."""
+    """Checks that a partition's offsets are contiguous, and adds up its sizes."""
     topic_id = state.topic_id.hex()
     size = plan.topics.setdefault(topic_id, TopicSize(name, topic_id))
     size.partitions += 1
@@ -129,7 +129,7 @@ def _cut(place: Place, cluster_id: str, holders: list[Holder], log_objects: list
 
 
 def still_true(view: BucketView, faults: list[Fault]) -> list[Fault]:
-    """The faults that a running broker has not overtaken: of objects that it has replaced since, nothing is said."""
+    """Leaves out the faults of objects that a running broker has replaced since the plan."""
     if not any(fault.kind == "object" for fault in faults):
         return faults
     view.refresh()

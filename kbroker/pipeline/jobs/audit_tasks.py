@@ -14,7 +14,7 @@ from kbroker.storage.stores.object_store import NotFound, ObjectMeta, ObjectStor
 
 
 class Holder(NamedTuple):
-    """One object and the images that live in it; `meta` None: the bucket does not have it."""
+    """One object and the images in it; `meta` is None if the bucket does not have it."""
 
     key: str
     meta: ObjectMeta | None
@@ -55,7 +55,7 @@ def run_audit_task(task: AuditTask) -> TaskResult:
 
 
 def audit_share(store: ObjectStore, keys: ObjectKeys, task: AuditTask) -> TaskResult:
-    """As `run_audit_task`, over a store that is open."""
+    """As `run_audit_task`, on an open store."""
     checks = BucketAudit(store, keys, ManifestImage(keys.root))
     faults: list[Fault] = []
     for holder in task.holders:

@@ -62,7 +62,7 @@ class Compaction:
         self.reasons: list[str] = []
 
     def run(self, partitions: Sequence[int] | None) -> list[int]:
-        """One try; returns the partitions whose objects changed meanwhile. Raises JobError, StoreError."""
+        """Compacts once; returns the partitions whose objects changed meanwhile. Raises JobError, StoreError."""
         job, view = self._job, self._view
         plans = self._plans(partitions)
         if not plans:
@@ -87,7 +87,7 @@ class Compaction:
             result = self._publisher().publish(proposing, proposal)
         if result.refused is None:
             proposing.close()
-        # A proposal that was refused as a whole: the owner finds its outputs by note and answer, and removes them.
+        # If it was refused as a whole, the owner finds its outputs through note and answer, and removes them.
         return self._note(result, swaps)
 
     def _publisher(self) -> Publisher:
@@ -151,7 +151,7 @@ class Compaction:
     def _place_first(
         self, plan: PartitionPlan, tasks: list[SliceTask], results: dict[int, SliceResult], proposing: ProposingJob
     ) -> None:
-        """When nothing is left of the first slices, the first output has to begin where they did."""
+        """If nothing is left of the first slices, the first output must begin where they did."""
         number, replaced = with_a_first_output(
             self._view.store, self._view.keys, proposing.id, self._topic, plan, tasks, results
         )
@@ -196,7 +196,7 @@ def _size(context: click.Context, parameter: click.Parameter, value: str) -> int
 @click.option("--slice-bytes", default="256MiB", show_default=True, callback=_size, metavar="SIZE",
               help="input of one task; an output object is no larger")  # fmt: skip
 @click.option("--tries", default=3, show_default=True, type=click.IntRange(1),
-              help="how often, where a partition's objects changed meanwhile")  # fmt: skip
+              help="how often to try, if a partition's objects change meanwhile")  # fmt: skip
 @click.option("--wait", "wait_seconds", default=600.0, show_default=True, metavar="SECONDS",
               help="how long to wait for the broker's answer")  # fmt: skip
 @click.option("--data-dir", type=click.Path(path_type=Path), metavar="PATH",

@@ -1,7 +1,7 @@
 """The one object that may have to move: a partition's first output is named after the offset where its inputs begin.
 
-A task names its objects after the beginning of its own slice. When nothing is left of the slices before it, the first
-object there is takes their offsets as well, and needs a key that says so: it is copied within the store.
+A task names its objects after the beginning of its own slice. If nothing is left of the slices before it, its first
+object takes over their offsets, and needs a key that says so: it is copied within the store.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def with_a_first_output(
     tasks: Sequence[SliceTask],
     results: dict[int, SliceResult],
 ) -> tuple[int, SliceResult | None]:
-    """(slice, what its result is now); None when no object has to move. Raises StoreError."""
+    """(slice, its new result); the result is None if no object has to move. Raises StoreError."""
     start = tasks[0].slice.start
     for task in tasks:
         result = results[task.slice.number]

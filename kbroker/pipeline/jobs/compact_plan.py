@@ -1,8 +1,8 @@
-"""What the compact job does: partitions, cut into slices of whole objects; and what its tasks' results come to.
+"""Plans the compact job: partitions, cut into slices of whole objects. Makes swaps of its tasks' results.
 
 Same rules as the broker's own rounds (kbroker.background.compaction_round), which keep the map of a partition's keys in
-memory and pass over the log in one piece. Here each slice is passed over by a task of its own, and Spark joins the maps
-of all slices.
+memory and pass over the log in one piece. Here a task of its own passes over each slice, and Spark joins the maps of
+all slices.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class SliceResult:
 def plan_partition(
     image: ManifestImage, state: PartitionState, config: TopicConfig, now_ms: int, producer_id_expiration_ms: int
 ) -> PartitionPlan | None:
-    """The work on one partition; None when nothing of it is dirty."""
+    """The work on one partition; None if nothing of it is dirty."""
     if not state.object_count:
         return None
     target = cleanable(state, config, now_ms, lambda file: image.files[file].created_ms)

@@ -45,7 +45,7 @@ CHECKPOINTS_NEVER = 1 << 62  # the next broker writes them
 def topic_config(topics: MetadataImage, topic: TopicImage) -> TopicConfig:
     """A topic's configs as far as the bucket knows them: its own, and those set for all brokers at run time.
 
-    Raises JobError. What a broker is given at its start and is a default of topics, the bucket does not know.
+    Raises JobError. The bucket does not know topic defaults that a broker gets as its own options.
     """
     try:
         configs = altered(BrokerConfigs(), topics.broker_configs)
@@ -68,11 +68,11 @@ class Publisher:
     data_dir: Path | None = None  # of a broker on this machine, which is notified at once
 
     def publish(self, job: ProposingJob, proposal: Proposal) -> Result:
-        """The answer. Raises JobError if there is none; the proposal then stays, and may still be judged."""
+        """Returns the answer. Raises JobError if there is none; the proposal then stays, and may still be judged."""
         started = self.clock.monotonic()
         seen: ClaimRecord | None = None
         seen_at = started
-        self._tell_broker()
+        self._notify_broker()
         while True:
             answer = job.answer()
             if answer is not None:
@@ -94,7 +94,7 @@ class Publisher:
                 )
             self.wait(POLL_SECONDS)
 
-    def _tell_broker(self) -> None:
+    def _notify_broker(self) -> None:
         if self.data_dir is None:
             return
         try:
@@ -105,7 +105,7 @@ class Publisher:
     # -- as the owner ------------------------------------------------------------------------------------------
 
     def _publish_as_owner(self, holder: ClaimRecord, proposal: Proposal) -> Result | None:
-        """None if another owner was faster: that one answers then."""
+        """None if another owner claimed first: that one answers."""
         self.say("no broker runs: the job claims the cluster")
         retries = RetryPolicy(REQUEST_SECONDS, clock=self.clock)
         owned = self._claim_after(holder, retries)
@@ -181,4 +181,4 @@ class Publisher:
         except Superseded:
             pass  # by a broker, which owns the cluster now
         except StoreError as error:
-            self.say(f"the cluster could not be given back: {error}; a broker of the last data directory may start")
+            self.say(f"the cluster could not be released: {error}; a broker of the last data directory may start")

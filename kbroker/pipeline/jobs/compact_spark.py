@@ -81,7 +81,7 @@ class CompactPasses:
         newest = F.max("newest").over(same_key)
         keys = self._scanned.where("scan is null").withColumn("newest", newest).where(f"newest > {UNPLACED}")
         wanted = keys.select("slice", "low", "high", "newest")
-        # A slice without any key has its batches looked at as well.
+        # Slices without keys need the second pass as well.
         numbers = [(task.slice.number, 0, 0, UNPLACED) for task in tasks]
         marks = spark.createDataFrame(numbers, "slice int, low long, high long, newest long")
         shuffles = min(GROUPS_SPREAD * len(tasks), PARTITIONS_MAX)
@@ -99,7 +99,7 @@ class CompactPasses:
         return results
 
     def close(self) -> None:
-        """Frees what was kept."""
+        """Frees what Spark keeps."""
         if self._scanned is not None:
             self._scanned.unpersist()
         self._shared.destroy()
@@ -156,7 +156,7 @@ def _rows(item: Slice, low: np.ndarray, high: np.ndarray, newest: np.ndarray, sc
 
 
 def write_rows(work: SharedWork, tasks: dict[int, SliceTask], rows: pa.Table) -> pa.Table:
-    """The second pass over the slice that all these rows are of; no result for one that is not worked on."""
+    """The second pass over the slice of all these rows; no result for a slice without a task."""
     import pyarrow as pa
 
     settle()

@@ -24,7 +24,7 @@ from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.rewrite.swap_proposal_job import output_key
 from kbroker.storage.stores.object_store import ObjectStore
 
-UNPLACED = -1  # the offset of a key that the slice has, and not in its dirty part
+UNPLACED = -1  # the offset of a key in the slice that is not in its dirty part
 
 Keys = tuple[np.ndarray, np.ndarray, np.ndarray]  # hashes in two halves, offsets
 

@@ -1,6 +1,6 @@
 """``kbroker pipeline convert``: topics in the format of another product, a task for each partition.
 
-What is written is what ``kbroker export`` writes, as of one moment of the manifest, and appears at once in the end.
+Writes what ``kbroker export`` writes, as of one moment of the manifest. All of it appears at once, at the end.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RunTasks = Callable[[Sequence[ConvertTask]], list[ExportedPartition]]
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """What is asked. `run` raises JobError, ExportError, StoreError, CorruptionError, OSError."""
+    """One run over some topics. Raises JobError, ExportError, StoreError, CorruptionError, OSError."""
 
     view: BucketView
     names: Sequence[str]
@@ -77,7 +77,7 @@ class Conversion:
             missing = [part for part in written
                        if not (place.staging / partition_folder(part.topic, part.partition)).is_dir()]  # fmt: skip
             if missing:
-                raise JobError(f"{place.staging} is not what the executors have there: name a folder that all share")
+                raise JobError(f"{place.staging} is another folder on the executors: name a folder that all share")
             epochs = [
                 (topic, last_epoch([moment.state for moment in moments if moment.topic is topic])) for topic in topics
             ]
@@ -92,7 +92,7 @@ class Conversion:
         return written
 
     def to_klite(self, cluster_id: str) -> list[ExportedPartition]:
-        """klite's objects; its metadata.log is stored when all of them are there."""
+        """klite's objects; its metadata.log is stored once all of them are there."""
         topics, root = self._topics(), klite_root(cluster_id)
         moments = [moment for moment in self._moments(topics) if moment.is_used]
         place = self._bucket([root])
@@ -132,7 +132,7 @@ class Conversion:
 @click.command()
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
 @click.option("--to", "target", required=True, type=click.Choice([KAFKA_LOG, KAFSCALE, KLITE]),
-              help="whose format")  # fmt: skip
+              help="target format")  # fmt: skip
 @click.option("--dest", required=True, metavar="DEST",
               help="a new folder (kafka-log), else file:PATH or s3://bucket[/prefix]")  # fmt: skip
 @click.option("--node-id", type=click.IntRange(0), default=1, show_default=True,
@@ -140,7 +140,7 @@ class Conversion:
 @click.option("--target-cluster-id", metavar="ID", help="kafka-log, klite: cluster there (default: this cluster's)")
 @click.option("--namespace", default="default", show_default=True, help="kafscale: namespace")
 @click.option("--discard-unfinished", is_flag=True,
-              help="kafscale, klite: first delete what a job with these options stored that was killed")  # fmt: skip
+              help="kafscale, klite: first delete what a killed job with these options has stored")  # fmt: skip
 @job_options("convert")
 def command(
     job: Job,

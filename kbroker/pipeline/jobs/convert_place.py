@@ -2,8 +2,8 @@
 
 A log folder is written under a hidden name next to its place, and renamed. An object store cannot rename: there a note
 (`kbroker-convert.json`) is stored first, and deleted when everything is there; klite begins with a metadata.log that
-is stored last, KafScale with topics that its owner creates. So what a failed job stored is known, and is deleted; of a
-job that was killed the note stays, and says what is its.
+is stored last, KafScale with topics that its operator creates. A job that fails deletes all that it has stored. If it
+is killed, the note stays and says what it has stored.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class FolderPlace:
 
     @contextlib.contextmanager
     def publishing(self) -> Iterator[None]:
-        """Encloses the work: publishes what is staged at its end, or removes it. Raises JobError, OSError."""
+        """Publishes what is staged when the context ends, or removes it after an error. Raises JobError, OSError."""
         self._check()
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         self._whole.mkdir()
@@ -68,7 +68,7 @@ class FolderPlace:
 
 
 def destination_store(place: Place) -> ObjectStore:
-    """The store of a destination, which is made where it can be. JobError for what is no URL; StoreError."""
+    """The store of a destination, made if missing. Raises JobError if it is not a URL; StoreError."""
     try:
         raw = open_store(place.url, place.endpoint, place.region, create=True)
     except ValueError as error:
@@ -88,7 +88,7 @@ class BucketPlace:
 
     @contextlib.contextmanager
     def publishing(self) -> Iterator[None]:
-        """Encloses the work: its end deletes the note, after a failure first all that the job stored.
+        """Deletes the note when the context ends; after an error, first all that the job has stored.
 
         Raises JobError, StoreError.
         """
@@ -105,13 +105,13 @@ class BucketPlace:
         self.store.delete([NOTE])
 
     def _take(self) -> None:
-        """Stores the note, which says that what lies under the prefixes may be deleted: there is nothing yet."""
+        """Stores the note, which permits deleting what is under the prefixes: they are empty now."""
         self._refuse_if(read_back(self.store, NOTE, NOTE_BYTES_MAX))
         self._check_empty()
         note = json.dumps({"v": 1, "job": self._job_id, "prefixes": self._prefixes}).encode()
         self._refuse_if(create_once(self.store, NOTE, note, RetryPolicy(RETRY_SECONDS), NOTE_BYTES_MAX))
         try:
-            self._check_empty()  # a job that ended meanwhile has left something
+            self._check_empty()  # a job that ended meanwhile may have stored something
         except BaseException:
             with contextlib.suppress(StoreError):
                 self.store.delete([NOTE])
@@ -124,12 +124,12 @@ class BucketPlace:
     def _refuse_if(self, present: bytes | None) -> None:
         if present is not None:
             raise JobError(
-                f"{NOTE} exists: job {_note_of(present)['job']} is running in this place, or was killed; when it is "
+                f"{NOTE} exists: job {_note_of(present)['job']} is running in this place, or was killed; once it is "
                 "dead, --discard-unfinished deletes what it stored"
             )
 
     def discard_unfinished(self) -> int:
-        """Deletes what a job that was killed stored, and its note; how many objects. Raises JobError, StoreError."""
+        """Deletes what a killed job has stored, and its note; returns how many objects. Raises JobError, StoreError."""
         data = read_back(self.store, NOTE, NOTE_BYTES_MAX)
         if data is None:
             return 0
@@ -139,7 +139,7 @@ class BucketPlace:
         return self._delete_all()
 
     def _delete_all(self) -> int:
-        """What lies under the prefixes, which were empty when the note was stored; the note last."""
+        """Deletes all under the prefixes, which were empty when the note was stored; the note last."""
         count = 0
         for prefix in self._prefixes:
             for upload in self.store.list_multipart(prefix):
@@ -152,8 +152,8 @@ class BucketPlace:
         return count
 
     def check_count(self, objects: int) -> None:
-        """The place holds so many segments or objects, and nothing else: two tries of a task may have read different
-        objects of a broker that merges them. Raises JobError, StoreError."""
+        """Checks that there are this many segments or objects and no others: two attempts of a task may have read
+        different objects, if a broker merged them meanwhile. Raises JobError, StoreError."""
         found = 0
         for prefix in self._prefixes:
             for meta in self.store.list(prefix):
@@ -164,7 +164,7 @@ class BucketPlace:
 
 
 def _note_of(data: bytes) -> dict[str, Any]:
-    """The note of a job. JobError when it is none: then nothing is deleted by it."""
+    """The note of a job. Raises JobError if it is not one, so that nothing is deleted by it."""
     try:
         note = json.loads(data)
         prefixes = note["prefixes"]

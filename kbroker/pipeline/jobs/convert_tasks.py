@@ -1,4 +1,4 @@
-"""The conversion's tasks: one partition each, from the bucket into its staged place."""
+"""The conversion's tasks, which write a partition each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KAFKA_LOG, KAFSCALE, KLITE = "kafka-log", "kafscale", "klite"
 
 
 class ConvertTask(NamedTuple):
-    """One partition. `root`: of klite's cluster, or KafScale's namespace; of a log folder the two folders are given."""
+    """One partition. `root`: klite's cluster root, or KafScale's namespace. `staging`, `attempts`: of a log folder."""
 
     place: Place
     moment: PartitionMoment
@@ -68,7 +68,7 @@ def stage_folder(
     attempts: Path,
     write: Callable[[PartitionSource, Path, bytes], ExportedPartition] = write_partition_folder,
 ) -> ExportedPartition:
-    """Writes a partition's folder, which appears in `staging` when it is whole. Of two tries one is taken."""
+    """Writes a partition's folder, which appears in `staging` once whole. Of two attempts, the first one counts."""
     name = partition_folder(source.topic.name, source.state.partition)
     attempt, whole = attempts / f"{name}.{os.urandom(8).hex()}", staging / name
     try:
@@ -78,7 +78,7 @@ def stage_folder(
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                 raise
-            # The other try may have read what a broker has compacted since, or before.
+            # The other attempt may have read the partition before, or after, a broker compacted it.
             segments = sorted(whole.glob("*.log"))
             written.segments, written.first_segment = len(segments), int(segments[0].stem)
             written.bytes = sum(path.stat().st_size for path in segments)

@@ -37,7 +37,7 @@ _OPTIONS = (
     click.argument("topics", nargs=-1, required=True, metavar="TOPIC..."),
     click.argument("destination", metavar="DEST"),
     click.option("--values", type=click.Choice(["raw", "json", "avro"]), default="raw", show_default=True,
-                 help="what the values are"),
+                 help="format of the values"),
     click.option("--schema", "schema_path", type=click.Path(path_type=Path), metavar="FILE",
                  help="of the values: Avro JSON or a Spark DDL string"),
     click.option("--confluent-header", is_flag=True, help="values begin with the schema registry's 5 bytes: skip them"),
@@ -51,7 +51,7 @@ _OPTIONS = (
                  help="folders by the record's timestamp (UTC)"),
     click.option("--starting-timestamp", type=click.IntRange(0), metavar="MS", help="where the first export begins"),
     click.option("--isolation", type=click.Choice(["read_committed", "read_uncommitted"]), default="read_committed",
-                 show_default=True, help="of transactions"),
+                 show_default=True, help="isolation level"),
     click.option("--ignore-data-loss", is_flag=True, help="continue where records were deleted before their export"),
     click.option("--compression", type=click.Choice(["zstd", "snappy", "gzip", "lz4", "none"]), default="zstd",
                  show_default=True, help="of the Parquet files"),
@@ -150,11 +150,11 @@ def _table(job: Job, given: dict[str, Any]) -> Any:
         if unknown:
             raise OptionError(f"--columns: no {', '.join(unknown) or 'names'}; there are {', '.join(SOURCE_TYPES)}")
     if "value" not in columns and (values != RAW or given["bad_records"] == COLUMN):
-        raise OptionError("--columns leaves out value, which the other options are about")
+        raise OptionError("--columns leaves out value, which the other options need")
     if given["destination"].startswith(ICEBERG) and given["partition_by"] != "none" and "timestamp" not in columns:
         raise OptionError("--partition-by needs the column timestamp in an Iceberg table")
     if values != RAW:
-        check_packages(DECODERS[values])  # the workers' are looked for by the tasks
+        check_packages(DECODERS[values])  # tasks check those of the workers
         schema = load_schema(given["schema_path"], values, given["writers"], lambda text: _ddl(job, text))
     table = ExportTable(
         values,

@@ -1,4 +1,4 @@
-"""How far a Spark job is: on a terminal a line that is rewritten each second, else a line from time to time."""
+"""Shows the progress of a Spark job: on a terminal one line, rewritten each second, else a line every few seconds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ERASE = "\r\x1b[K"  # to the line's start, and clears it
 class Progress:
     """As a context manager, shows the tasks of the Spark job that runs in it, and its records if `records` is given.
 
-    `records` returns how many the finished tasks have done; `records_max` is what there are at most.
+    `records` returns the number of records in finished tasks; `records_max` is the most there are.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Progress:
                 return
 
     def show(self) -> None:
-        """Writes how far the job is. Raises what py4j raises."""
+        """Writes the progress. Raises what py4j raises."""
         finished, total = self._tasks()
         text = self._text(finished, total)
         if self._terminal:

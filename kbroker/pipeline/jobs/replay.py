@@ -64,7 +64,7 @@ def topic_options(place: Place, topic: str) -> dict[str, str]:
 
 
 def check_path(path: str, table_format: str) -> None:
-    """JobError where a local path has no file. What only Spark can look up passes."""
+    """Raises JobError if a local path does not exist. Paths that only Spark can look up pass."""
     local = path.removeprefix("file:")
     if table_format not in FILE_FORMATS or is_submitted() or any(each in local for each in "*?[{"):
         return

@@ -1,7 +1,7 @@
-"""Rows into one partition of a topic, exactly once: each chunk and how far it goes are one Kafka transaction.
+"""Writes rows to one partition of a topic, exactly once: a chunk and the progress so far are one Kafka transaction.
 
 The progress is an offset that a group named after the job commits for the target partition: how many rows are in, and
-a checksum over them. A producer that comes back (or a second one: it fences the first) reads it and continues there.
+a checksum of them. A restarted producer (or a second one, which fences the first) reads it and continues there.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ VERSIONS = {0: 9, 3: 12, 9: 7, 10: 3, 22: 4, 24: 3, 25: 3, 26: 3, 28: 3}
 TIMEOUT_SECONDS = 60.0
 CONTACT_SECONDS = 2.5  # of a job's first request
 TRANSACTION_TIMEOUT_MS = 60_000
-TRIES = 12  # of a request that may be repeated, and of a chunk: each waits longer
+TRIES = 12  # to open, and to send a chunk: each waits longer
 WAIT_SECONDS_MAX = 10.0
 BATCH_BYTES = 512 * 1024  # of keys, values and headers: below what topics take
-_AGAIN = {
+_RETRIABLE = {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
@@ -69,11 +69,11 @@ class ReplayTarget(NamedTuple):
 
 
 class _Interrupted(Exception):
-    """Whether a chunk was committed is unknown: look, and continue."""
+    """Whether a chunk was committed is unknown: read the progress, and continue."""
 
 
 def checksum_of(rows: Sequence[Row], value: int) -> int:
-    """The checksum of those of `value` and of these rows after them. Without times, which may be those of the run."""
+    """Extends checksum `value` by these rows, without their timestamps, which may be those of the run."""
     for key, content, _, headers in rows:
         value = crc32c(repr((key, content, tuple(headers))).encode(), value)
     return value
@@ -107,7 +107,7 @@ def partition_count(bootstrap: str, topic: str) -> int:
 
 
 class ReplayProducer:
-    """One partition's producer. `wait(seconds)` sleeps. Raises BrokerError when the broker refuses or stays away."""
+    """One partition's producer. `wait(seconds)` sleeps. Raises BrokerError if the broker refuses or stays away."""
 
     def __init__(self, target: ReplayTarget, partition: int, wait: Callable[[float], object]) -> None:
         self._target = target
@@ -120,7 +120,7 @@ class ReplayProducer:
         self._sequence = 0
 
     def open(self) -> Progress:
-        """Takes the place of any other producer of this partition; returns how far it had come."""
+        """Fences any other producer of this partition; returns its progress."""
         return self._repeated(self._open)
 
     def send(self, rows: Sequence[Row], done: Progress) -> Progress:
@@ -131,7 +131,7 @@ class ReplayProducer:
             if self._connection is None:
                 found = self._open()
                 if found == wanted:
-                    return wanted  # the answer to the commit had been lost
+                    return wanted  # only the answer to the commit was lost
                 if found != done:
                     raise BrokerError(f"{self._where}: another run of job {self._target.job_id} is running")
             self._transaction(rows, wanted)
@@ -258,7 +258,7 @@ class ReplayProducer:
         if not code:
             return
         what = f"{_name(code)}{f' ({message})' if message else ''}"
-        if code in _AGAIN:
+        if code in _RETRIABLE:
             raise _Interrupted(what)
         if code in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH):
             raise BrokerError(

@@ -1,4 +1,4 @@
-"""The tasks of a replay: which partition a row goes to, and the rows of each partition, in order, into the topic."""
+"""The tasks of a replay: choose the partition of each row, and send the rows of each partition in order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHUNK_BYTES = 4 * 1024 * 1024
 
 
 def target_of(key: bytes | None, value: bytes | None, partitions: int) -> int:
-    """By the key as Kafka's clients do; without one by the value, so that a second run decides alike."""
+    """A row's partition: by its key as in Kafka's clients, else by its value, so that a second run decides alike."""
     if key is not None:
         return partition_of(key, partitions)
     return crc32c(value or b"") % partitions
@@ -49,7 +49,7 @@ def with_targets(partitions: int, batches: Iterable[pa.RecordBatch]) -> Iterator
 
 
 class _Sender:
-    """The rows of one partition, as they come."""
+    """Sends the rows of one partition, in order."""
 
     def __init__(self, target: ReplayTarget, partition: int) -> None:
         self.partition = partition
@@ -58,7 +58,7 @@ class _Sender:
         self._job_id = target.job_id
         self._producer = ReplayProducer(target, partition, threading.Event().wait)
         self._resume = self._producer.open()
-        self._passed = Progress(0, 0)  # rows that came by and are in already
+        self._passed = Progress(0, 0)  # rows seen so far that are in
         self._rows: list[Row] = []
         self._bytes = 0
 
@@ -95,7 +95,7 @@ class _Sender:
 
 
 def replay_rows(target: ReplayTarget, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Sends rows that come sorted by partition; yields what was sent and skipped of each."""
+    """Sends rows sorted by partition; yields how many were sent and skipped of each."""
     import pyarrow as pa
 
     settle()
