@@ -1,7 +1,7 @@
-"""PySpark on the bucket: ``format("kbroker")``, in a session of `start_session` or in one that `register` is given.
+"""PySpark's ``format("kbroker")``: `start_session` makes a session with it, `register` adds it to an existing one.
 
-Import it before the session is made: Spark starts its Python workers with PYSPARK_PYTHON, which is set here to the
-running interpreter where it is unset.
+Import it before the session is made: it sets PYSPARK_PYTHON, with which Spark starts its Python workers, to the running
+interpreter unless it is set already.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ __all__ = ["FORMAT", "SparkUnusable", "kafka_package", "register", "start_sessio
 def start_session(
     name: str = "kbroker", *, master: str | None = None, conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The session of this process, else a new one, with ``format("kbroker")``; `conf` has settings of Spark.
+    """Returns this process's session, or a new one, with ``format("kbroker")``. `conf` holds Spark settings.
 
-    Raises SparkUnusable, before a JVM is launched, where Java, Spark's jars or a package are missing or of a wrong
+    Raises SparkUnusable, before it launches a JVM, if Java, Spark's jars or a package is missing or has the wrong
     version.
     """
     settings = dict(conf or {})
@@ -51,22 +51,22 @@ def start_session(
 
 
 def is_submitted() -> bool:
-    """Whether spark-submit runs this process: its JVM is there already."""
+    """Whether spark-submit started this process, whose JVM then runs already."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def register(spark: SparkSession) -> None:
-    """Makes ``format("kbroker")`` work for reads, writes and streams: in all sessions of this JVM, or, with a warning
-    logged, in this session alone where the JVM does not take the source's classes.
+    """Registers ``format("kbroker")`` for reads, writes and streams in all sessions of this JVM.
 
-    Raises SparkUnusable when pyspark or pyarrow is missing or of a version this source does not work with.
+    If the JVM cannot load the source's Java classes, logs a warning and registers it in this session only. Raises
+    SparkUnusable if pyspark or pyarrow is missing or has an unsupported version.
     """
     check_pyspark()
     from pyspark import cloudpickle
 
     from kbroker.pipeline import driver_source, errors, s3_settings, spark_source
 
-    # By value, so that a worker without kbroker can run far enough to report it.
+    # Pickled by value, so that a worker without kbroker gets far enough to report that.
     for module in (spark_source, errors):
         cloudpickle.register_pickle_by_value(module)
     context = getattr(spark, "sparkContext", None)  # None over Spark Connect

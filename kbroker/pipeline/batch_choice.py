@@ -1,7 +1,7 @@
-"""Which batches of an object a task reads, decided on its index (docs/formats/klix.md).
+"""Chooses which batches of an object a task reads, by the object's index (docs/formats/klix.md).
 
-An index entry has a batch's largest timestamp and its number of records. It does not say whether the batch is a
-transaction marker, nor whose it is.
+An index entry has a batch's largest timestamp and record count. It does not say whether the batch is a transaction
+marker, nor which producer wrote it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from kbroker.pipeline.pushdown import ANY
 from kbroker.storage.formats.klix import TAIL_BYTES
 from kbroker.storage.manifest.partition_state import TIMES_UNKNOWN
 
-INDEX_COLUMNS = frozenset({"topic", "partition", "offset"})  # an index can have all that these need
-GAP_BYTES = 128 * 1024  # batches that are not needed are read where needed ones are so near: a GET costs as much
+INDEX_COLUMNS = frozenset({"topic", "partition", "offset"})  # an index is enough for these
+GAP_BYTES = 128 * 1024  # a smaller gap of unneeded batches is read along: another GET would cost more
 MARKER_BYTES_MAX = 128  # of a transaction marker, which has 78
 
 Aborted = tuple[tuple[int, int, int], ...]  # producer id, first offset, last offset
@@ -30,20 +30,20 @@ class Batches(NamedTuple):
 
 
 class CountedRows(NamedTuple):
-    """Rows that are known without their batches: runs of offsets, in order. Where only rows count, the offsets of a
-    run need not be right."""
+    """Rows known without reading their batches, as runs of offsets in order. If only their number matters, the offsets
+    may be wrong."""
 
     firsts: np.ndarray
     counts: np.ndarray
 
 
 def is_counted(columns: Iterable[str], lowest_timestamp: int, highest_timestamp: int) -> bool:
-    """Whether rows of these columns can be told from an index, and need no look at their timestamps."""
+    """Whether an index is enough for rows of these columns, with no bound on timestamps."""
     return INDEX_COLUMNS.issuperset(columns) and (lowest_timestamp, highest_timestamp) == ANY
 
 
 def within_time(entries: np.ndarray, lowest: int, highest: int, min_timestamp: int, late_ms: int) -> np.ndarray:
-    """Which batches can have a record within the bounds. `entries` is the whole index of an object.
+    """A mask of the batches that can have a record within the bounds. `entries` is the whole index of an object.
 
     `min_timestamp` and `late_ms`: see ObjectRef.
     """
@@ -52,7 +52,7 @@ def within_time(entries: np.ndarray, lowest: int, highest: int, min_timestamp: i
     if highest < ANY[1]:
         wanted &= min_timestamp <= highest
         if late_ms >= 0 and len(entries) > 1:
-            # A batch without records has no timestamp; what its entry says instead may be anything.
+            # A batch without records has no timestamp: its entry may hold any value.
             newest[entries["record_count"] == 0] = TIMES_UNKNOWN
             before = np.maximum.accumulate(newest)[:-1]
             # before - late_ms <= highest, without overflow
@@ -61,8 +61,8 @@ def within_time(entries: np.ndarray, lowest: int, highest: int, min_timestamp: i
 
 
 def ranges(entries: np.ndarray, wanted: np.ndarray, window_bytes: int) -> Iterator[Batches]:
-    """Ranges to read, each of at most `window_bytes` unless one batch is larger, that have all batches `wanted` (their
-    numbers, in order). Batches between two of them are read along where they are small."""
+    """Yields ranges that cover all batches `wanted` (their numbers, in order), each of at most `window_bytes` unless a
+    single batch is larger. Small gaps between wanted batches are read along."""
     if not len(wanted):
         return
     starts = entries["position"].astype(np.int64)
@@ -79,12 +79,12 @@ def ranges(entries: np.ndarray, wanted: np.ndarray, window_bytes: int) -> Iterat
 
 
 class IndexCount:
-    """The rows of batches [low, high) of an index, as far as it says them: at offsets [first, stop)."""
+    """The rows of batches [low, high) at offsets [first, stop), as far as the index determines them."""
 
     def __init__(
         self, entries: np.ndarray, batches: Batches, first: int, stop: int, *, offsets: bool, aborted: Aborted
     ) -> None:
-        """`offsets`: they are needed, not only how many rows there are. `aborted`: transactions to leave out."""
+        """`offsets`: the rows' offsets are needed, not only their number. `aborted`: transactions to leave out."""
         self._low = batches.low
         entries = entries[batches.low : batches.high]
         bases = entries["base_offset"].astype(np.int64)
@@ -103,11 +103,11 @@ class IndexCount:
         self._known = known
 
     def unknown(self) -> np.ndarray:
-        """The numbers of the batches that have to be read to know their rows."""
+        """The numbers of the batches that must be read to know their rows."""
         return self._low + np.flatnonzero(~self._known)
 
     def rows(self, batches: Batches) -> CountedRows:
-        """The rows of some batches, of which none is unknown."""
+        """The rows of some batches, none of them unknown."""
         low, high = batches.low - self._low, batches.high - self._low
         counts = self._counts[low:high]
         some = counts > 0
@@ -115,5 +115,5 @@ class IndexCount:
 
 
 def index_bytes(lengths: np.ndarray) -> np.ndarray:
-    """About the bytes of the indexes of images of these lengths, for a first read: 32 for each batch of 4 KiB."""
+    """Estimates the index bytes of images of these lengths, for a first read: 32 bytes per batch of 4 KiB."""
     return np.minimum(lengths, np.clip(lengths >> 7, 4096, TAIL_BYTES))

@@ -1,4 +1,4 @@
-"""The broker's part of ``tail=broker``: offsets, and the batches that are not in the bucket yet. One connection."""
+"""The broker's part of ``tail=broker``: offsets, and batches that are not in the bucket yet. One connection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kbroker.protocol.fields import Message
 from kbroker.retry_policy import RetryPolicy
 
 VERSIONS = {1: 12, 2: 7, 3: 10}
-CONTACT_SECONDS = 2.5  # until a broker is connected, and again until it has answered
+CONTACT_SECONDS = 2.5  # to connect to a broker, and again for its first answer
 TIMEOUT_SECONDS = 60.0
 RETRY_SECONDS = 30.0  # for a broker that restarts
 FETCH_BYTES = 8 * MIB
@@ -43,15 +43,15 @@ class OffsetGone(BrokerError):
 class BrokerTail:
     """A connection to one broker, which leads all partitions. Not thread-safe. Raises BrokerError.
 
-    If the broker closes it (when idle, or at its stop) it is reopened: all requests only read. The first connect is
-    retried for RETRY_SECONDS too with `retries_connect`; else a broker that does not answer is an error at once.
+    Reconnects if the broker closes the connection (idle, or stopping): all requests are read-only. With
+    `retries_connect` the first connect, too, is retried for RETRY_SECONDS; otherwise its failure is raised at once.
     """
 
     def __init__(self, bootstrap: str, *, retries_connect: bool = False) -> None:
         self._where = bootstrap
         self._connection: ClientConnection | None = None
         self._served: str | None = None  # the broker's cluster
-        self._cluster_id: str | None = None  # the one that it must serve
+        self._cluster_id: str | None = None  # the cluster that it must serve
         self._retries = RetryPolicy(RETRY_SECONDS)
         failure: OSError | None = None
         for _ in (self._retries if retries_connect else RetryPolicy(0)).attempts():
@@ -102,7 +102,7 @@ class BrokerTail:
         raise BrokerError(f"tail=broker: the broker at {self._where}: {failure}")
 
     def check_cluster(self, cluster_id: str) -> None:
-        """OptionError if the broker serves another cluster than the bucket holds, now or after a reconnect."""
+        """Raises OptionError if the broker serves another cluster than the bucket holds, now or after a reconnect."""
         self._cluster_id = cluster_id
         self._check_served()
 
@@ -115,7 +115,7 @@ class BrokerTail:
             )
 
     def offsets(self, asked: Mapping[TopicPartition, int], *, read_committed: bool) -> dict[TopicPartition, int]:
-        """Offsets by timestamp (or EARLIEST, LATEST); -1 where no record is that late."""
+        """Offsets by timestamp (or EARLIEST, LATEST); -1 if no record has that timestamp or a later one."""
         topics: dict[str, list[ListOffsetsPartition]] = {}
         for (topic, partition), timestamp in asked.items():
             wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
@@ -154,7 +154,7 @@ class BrokerTail:
             self._check(answer.error_code, f"{what} at offset {offset}")
             data = bytes(answer.records or b"")
             if not data:
-                # What is left may be a gap that compaction made: the end then lies at or beyond `stop`.
+                # The rest may be a gap left by compaction: the log then ends at or beyond `stop`.
                 empty += 1
                 end = answer.last_stable_offset if read_committed else answer.high_watermark
                 if empty >= EMPTY_FETCHES_MAX or (empty > 1 and end <= offset):

@@ -31,7 +31,7 @@ VIEWS_MAX = 4  # kept in a process
 
 
 def store_of(place: Place) -> ObjectStore:
-    """The store behind a place; one per process, as Spark's workers do many tasks. OptionError, StoreError."""
+    """The store of a place, one per process: a Spark worker runs many tasks. Raises OptionError, StoreError."""
     key = (place.url, s3_place(place.endpoint, place.region))
     with _lock:
         if key not in _stores:
@@ -41,7 +41,7 @@ def store_of(place: Place) -> ObjectStore:
 
 
 def contact(place: Place) -> None:
-    """For the start of a job or query: StoreError within seconds if an S3 store does not answer.
+    """At the start of a job or query: raises StoreError within seconds if an S3 store does not answer.
 
     Once it has answered in this process, requests are retried for RETRY_SECONDS instead.
     """
@@ -106,15 +106,15 @@ class BucketView:
         return self._manifest.image
 
     def refresh(self) -> None:
-        """Reads what has been written since: two listings, and a GET for each record that is new."""
+        """Reads what was written since the last refresh: two listings, and a GET per new record."""
         self._topics.refresh()
         self._manifest.refresh()
 
 
 @contextlib.contextmanager
 def current_view(place: Place) -> Iterator[BucketView]:
-    """A view as of now, for short use. Spark plans queries in a process that lives on: one that has read topics and
-    manifest before reads only what was written since. Raises as BucketView does."""
+    """A current view, for short use. Spark reuses the process that plans queries, so views are kept: all but the first
+    plan read only what was written since. Raises what BucketView raises."""
     contact(place)
     store = store_of(place)
     keys = _find_cluster(store, place)
@@ -126,7 +126,7 @@ def current_view(place: Place) -> Iterator[BucketView]:
     else:
         view.refresh()
     yield view
-    # Not after an error: the view may be the cause.
+    # Not kept after an error: the view may be its cause.
     with _lock:
         _views[place] = view
         while len(_views) > VIEWS_MAX:

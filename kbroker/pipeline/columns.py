@@ -1,4 +1,4 @@
-"""The columns of ``format("kbroker")`` as Arrow arrays, made of what the decoder filled."""
+"""The columns of ``format("kbroker")`` as Arrow arrays, built from the decoder's buffers."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SOURCE_TYPES: dict[str, pa.DataType] = {
     "timestampType": pa.int32(),
     "headers": pa.list_(pa.field("element", _HEADER)),
 }
-CONSTANT = ("topic", "partition")  # the same in all rows of a batch: not the decoder's
+CONSTANT = ("topic", "partition")  # the same in all rows of a batch: not filled by the decoder
 
 Taken = dict[str, tuple[int, tuple[ColumnBuffer | None, ...]]]
 
 
 class BatchMaker:
-    """Turns what a ColumnBuilder took into record batches of one topic partition. Not thread-safe."""
+    """Turns the rows of a ColumnBuilder into record batches of one topic partition. Not thread-safe."""
 
     def __init__(self, columns: Sequence[str], topic: str, partition: int) -> None:
         self._columns = tuple(columns)
@@ -67,7 +67,7 @@ def _array(name: str, rows: int, taken: Taken) -> pa.Array:
 
 
 def _header_keys(keys: pa.Array) -> pa.Array:
-    """The keys with what is not UTF-8 replaced, as Kafka's clients read them."""
+    """The keys, with invalid UTF-8 replaced as Kafka's clients do."""
     try:
         keys.validate(full=True)
     except pa.ArrowInvalid:

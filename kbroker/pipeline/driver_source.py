@@ -1,8 +1,8 @@
-"""Installs the source's Java classes in the driver's JVM: Spark's interfaces that its Python API does not reach.
+"""Installs the source's Java classes in the driver's JVM, for interfaces of Spark that its Python API lacks.
 
-The sources in `java/` are compiled there by Janino, the compiler that Spark ships and generates code with: no jar is
-needed. The classes come into a folder that Spark deletes at its end, which is added to the class loader that all
-threads of the driver inherit. Executors get Spark's own classes and pickled Python, as from any Python data source.
+Janino, which Spark ships to compile its generated code, compiles the sources in `java/` there, so no jar is needed. The
+classes go to a folder that Spark deletes at exit, and that is added to the class loader which all driver threads
+inherit. Executors get Spark's own classes and pickled Python, as from any Python data source.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 JAVA = Path(__file__).parent / "java"
 SOURCE_CLASS = "kbroker.spark.KbrokerSource"
 SERVICE = "META-INF/services/org.apache.spark.sql.sources.DataSourceRegister"
-JAVA_VERSION = 8  # what Janino knows; static methods of interfaces need it
+JAVA_VERSION = 8  # the language level that Janino supports; static interface methods need it
 # What py4j raises, and what is raised where there is no such JVM (Spark Connect).
 UNREACHABLE = (Py4JError, AttributeError, TypeError, AssertionError, LookupError, OSError)
 
@@ -31,15 +31,15 @@ _lock = threading.Lock()
 
 
 def register(spark: SparkSession, source: type[DataSource]) -> bool:
-    """Makes `source` a format: in all sessions of this JVM, with all that the Java classes know; else, False and
-    logged, in this session, as Spark's Python API has it."""
+    """Registers `source` in all sessions of this JVM, with the Java classes. If these cannot be loaded, logs a warning,
+    registers it in this session through Spark's Python API, and returns False."""
     try:
         with _lock:
             _use(spark, source)
     except (ImportError, *UNREACHABLE) as error:
         logger.warning(
-            "format('%s'): this driver's JVM does not take the source's classes, so queries read all columns and no "
-            "filter decides what is read, and limits of micro-batches are refused: %s",
+            "format('%s'): this driver's JVM cannot load the source's classes, so queries read all columns and rows "
+            "before they filter, and limits of micro-batches are refused: %s",
             source.name(),
             str(error).splitlines()[0] if str(error) else type(error).__name__,
         )
@@ -49,7 +49,7 @@ def register(spark: SparkSession, source: type[DataSource]) -> bool:
 
 
 def _use(spark: SparkSession, source: type[DataSource]) -> None:
-    """Hands the Python class to the Java one."""
+    """Passes the Python class to the Java one."""
     from pyspark.sql.udf import _wrap_function
 
     jvm, gateway = spark.sparkContext._jvm, spark.sparkContext._gateway
@@ -81,7 +81,7 @@ def _installed(jvm: Any, gateway: Any) -> Any:
 
 
 def _shared_loader(jvm: Any) -> Any:
-    """The highest class loader that takes more classes: spark-submit's, from which all threads' are descended."""
+    """The topmost class loader that accepts more classes: spark-submit's, an ancestor of all threads' loaders."""
     mutable = jvm.java.lang.Class.forName("org.apache.spark.util.MutableURLClassLoader")
     found = None
     loader = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()

@@ -1,8 +1,8 @@
 """Reads a share's batches from its objects, in ranges loaded ahead of the decoder; every batch is checked when it
 arrives.
 
-A range that is gone or another version is looked up in the manifest again: compaction and conversion replace objects
-while a query runs, with the same offsets in them.
+When an object is gone or has another version, its offsets are looked up in the manifest again: compaction and
+conversion may replace objects while a query runs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from kbroker.storage.manifest.partition_state import ObjectRef
 from kbroker.storage.stores.object_store import InvalidRange, NotFound, ObjectStore, PreconditionFailed
 
 INDEXES_AHEAD = 2
-COUNTED_WHOLE_BYTES = 64 * 1024  # where rows are counted, a smaller image comes in one GET
+COUNTED_WHOLE_BYTES = 64 * 1024  # when rows are only counted, a smaller image is read in one GET
 LOOK_UPS_MAX = 8  # of one share: a limit on repeated replacement
 INDEX_BYTES_MAX = 256 * MIB
 
@@ -48,7 +48,7 @@ _REPLACED = (NotFound, PreconditionFailed, InvalidRange)
 
 
 class _Replaced(Exception):
-    """An object is not what the plan says; the share is read up to offset `first`."""
+    """An object differs from the plan; the share has been read up to offset `first`."""
 
     def __init__(self, ref: PlannedObject, first: int, error: Exception) -> None:
         super().__init__(f"{ref.key}: {error}")
@@ -57,21 +57,21 @@ class _Replaced(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """Some batches of an image: a range of bytes and their index entries; the whole image where there are none.
+    """A range of an image: some batches and their index entries, or the whole image if `entries` is None.
 
-    With `rows` nothing is read.
+    With `rows`, nothing is read.
     """
 
     ref: PlannedObject
     start: int
     length: int
     entries: np.ndarray | None
-    first: int  # what lies below this offset has been read before
+    first: int  # offsets below this one were read before
     rows: CountedRows | None = None
 
 
 class ObjectBatchReader:
-    """The batches of one share, in order. Not thread-safe; `ahead` has the threads."""
+    """The batches of one share, in order. Not thread-safe; `ahead` owns the threads."""
 
     def __init__(
         self,
@@ -90,15 +90,15 @@ class ObjectBatchReader:
         self._given_store = store
 
     def batches(self) -> Iterator[tuple[memoryview, str, int]]:
-        """Checked whole batches, the key of their object, and the offset from which they count.
+        """Yields checked whole batches, the key of their object, and the first offset to take from them.
 
-        The bytes are valid until the next are asked for.
+        The bytes are valid until the next iteration.
         """
         for window, data in self._all():
             yield data, window.ref.key, window.first
 
     def counted(self) -> Iterator[CountedRows | tuple[memoryview, str, int]]:
-        """Rows that the indexes tell, and in between, as `batches` has them, batches of which they do not."""
+        """Yields rows known from the indexes and, where these are not enough, batches as `batches` does."""
         for window, data in self._all():
             yield (data, window.ref.key, window.first) if window.rows is None else window.rows
 
@@ -114,7 +114,7 @@ class ObjectBatchReader:
         raise CorruptionError(f"{self._share.name}: its objects are replaced faster than they can be read")
 
     def _look_up(self, replaced: _Replaced) -> tuple[int, Iterator[PlannedObject]]:
-        """Where to continue after an object was not as planned, and with which objects."""
+        """Where, and with which objects, to continue after an object differed from the plan."""
         share, first, fail = self._share, replaced.first, self._options.fail_on_data_loss
         place = dataclasses.replace(self._options.place, cluster_id=self._split.cluster_id)
         view = BucketView(place, self._given_store)
@@ -138,7 +138,7 @@ class ObjectBatchReader:
     # -- what to load ------------------------------------------------------------------------------------------
 
     def _fitting(self, objects: Iterator[PlannedObject], offset: int) -> Iterator[_Window]:
-        """The windows. Raises OptionError before one that is too large for the task's memory."""
+        """Yields the windows. Raises OptionError at one that is too large for the task's memory."""
         limit = self._options.read_memory_bytes // 2
         for window in self._windows(objects, offset):
             if window.length > limit:
@@ -166,7 +166,7 @@ class ObjectBatchReader:
                 yield from choose(one, footer, Batches(low, high), first)
 
     def _indexed(self, objects: Iterator[PlannedObject]) -> Iterator[tuple[PlannedObject, Future[KlixFooter] | None]]:
-        """The objects, with their indexes unless they are read whole; some indexes are being read ahead."""
+        """Yields objects with their indexes, a few of which are read ahead; None: the object is read whole."""
         ahead: deque[tuple[PlannedObject, Future[KlixFooter] | None]] = deque()
         for one in objects:
             whole = is_read_whole(one)
@@ -189,7 +189,7 @@ class ObjectBatchReader:
     def _counted_windows(
         self, one: PlannedObject, footer: KlixFooter, batches: Batches, first: int
     ) -> Iterator[_Window]:
-        """Windows of rows, and in between of batches that have to be read."""
+        """Yields windows of counted rows and, between them, of batches that must be read."""
         if footer.record_count != one.record_count:
             raise CorruptionError(
                 f"{one.key}: the index at byte {one.start} has {footer.record_count} records, the manifest says "
@@ -262,7 +262,7 @@ def _is_same(ref: ObjectRef, one: PlannedObject) -> bool:
 
 
 def _is_copy(store: ObjectStore, ref: ObjectRef) -> bool:
-    """True if the store, which knows the manifest by now, has the bytes that this names, under another ETag."""
+    """Whether the store serves these bytes after all, under another ETag, now that it has the manifest."""
     try:
         store.get(ref.key, 0, 1, if_match=ref.etag)
     except (NotFound, PreconditionFailed):
@@ -271,7 +271,7 @@ def _is_copy(store: ObjectStore, ref: ObjectRef) -> bool:
 
 
 def _footer_of_all(ref: PlannedObject, data: memoryview) -> KlixFooter:
-    """The index of an image of which every byte is here; of a KafScale segment, which has none, one made of it."""
+    """The index of a completely read image. A KafScale segment has none: it is built from the batches."""
     if ref.key.endswith(SEGMENT_SUFFIX):
         try:
             return KlixFooter(klix_entries.encode_batches(data), len(data))

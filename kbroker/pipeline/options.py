@@ -67,12 +67,12 @@ _DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
 
 class OptionError(ValueError):
-    """An option that is missing, wrong, or does not go with another one; the message names it."""
+    """An option that is missing, wrong, or conflicts with another; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timestamps:
-    """Offsets to be found by time: of every partition, or the same for all. Milliseconds."""
+    """Offsets to look up by timestamp: one per partition, or one for all. Milliseconds."""
 
     by_partition: Mapping[TopicPartition, int] | None
     everywhere: int | None
@@ -81,7 +81,7 @@ class Timestamps:
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """Offsets as given; EARLIEST and LATEST stand for themselves."""
+    """Offsets as given; EARLIEST and LATEST are not resolved yet."""
 
     by_partition: Mapping[TopicPartition, int]
     option: str
@@ -271,7 +271,7 @@ def _assigned(value: str) -> tuple[TopicPartition, ...]:
 
 
 def _json(value: str, problem: OptionError) -> dict[str, Any]:
-    """An object; `problem` is raised for anything else, and for a name that comes twice."""
+    """Parses a JSON object. Raises `problem` for anything else, and for duplicate names."""
     try:
         found = json.loads(value, object_pairs_hook=_unique)
     except (ValueError, RecursionError):
@@ -289,7 +289,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _limit(options: Mapping[str, str], which: str) -> Limit | None:
-    """Kafka source's order: a timestamp for all, then timestamps, then offsets."""
+    """Precedence is the kafka source's: one timestamp for all, then timestamps by partition, then offsets."""
     everywhere = options.get(f"{which}timestamp")
     if everywhere is not None:
         name = f"{which}Timestamp"
@@ -381,7 +381,7 @@ def _duration_ms(text: str) -> int:
 
 
 def check_batch(options: SourceOptions) -> None:
-    """OptionError for options that are not for a batch query."""
+    """Raises OptionError for options that a batch query does not take."""
     _forbid(options.starting, LATEST, "starting offset can't be latest for batch queries on kbroker", "latest")
     _forbid(options.ending, EARLIEST, "ending offset can't be earliest for batch queries on kbroker", "earliest")
 
@@ -397,7 +397,7 @@ def _forbid(limit: Limit | None, value: int, message: str, word: str) -> None:
 
 
 def check_stream(options: SourceOptions) -> None:
-    """OptionError for options that are not for a streaming query."""
+    """Raises OptionError for options that a streaming query does not take."""
     for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
         if name.lower() in options.given:
             what = "offset" if name == "endingOffsets" else "timestamp"
@@ -405,11 +405,11 @@ def check_stream(options: SourceOptions) -> None:
 
 
 def refuse_limits(options: SourceOptions) -> None:
-    """OptionError for limits of a micro-batch, where Spark's plain Python API asks: it does not tell a source whether
-    the query ends once the source has no more, and one with the trigger availableNow would leave rows unread."""
+    """Raises OptionError for limits of a micro-batch, which Spark's plain Python API cannot support: it does not tell a
+    source of the trigger availableNow, so a limited query with it would leave rows unread."""
     for name in LIMITS:
         if name.lower() in options.given:
             raise OptionError(
-                f"{name}: this session cannot limit micro-batches, as the driver's JVM has not taken the source's "
+                f"{name}: this session cannot limit micro-batches, as the driver's JVM could not load the source's "
                 "classes (kbroker.pipeline logged why). Without the option a micro-batch reads all there is"
             )

@@ -66,7 +66,7 @@ def _topic(view: BucketView, name: str) -> TopicImage:
 
 
 class PositionFinder:
-    """Earliest, latest and by-timestamp offsets: of the bucket, or of the broker where there is one (tail)."""
+    """Finds earliest, latest and by-timestamp offsets: in the bucket, or at the broker with tail=broker."""
 
     def __init__(self, view: BucketView, options: SourceOptions, broker: BrokerTail | None) -> None:
         self._view = view
@@ -81,13 +81,13 @@ class PositionFinder:
         return {pair: state.log_start_offset if state is not None else 0 for pair, state in states.items()}
 
     def latest(self, wanted: list[TopicPartition]) -> Positions:
-        """Ends; under read_committed the last stable offsets."""
+        """End offsets; with read_committed, last stable offsets."""
         if self._broker is not None:
             return self._broker.offsets(dict.fromkeys(wanted, LATEST), read_committed=self._options.read_committed)
         return {pair: bucket_end(self._view, pair, self._options) for pair in wanted}
 
     def resolve(self, limit: Limit, wanted: list[TopicPartition], *, starting: bool) -> Positions:
-        """The limit as offsets of exactly the partitions `wanted`."""
+        """Resolves a limit to offsets of exactly the partitions `wanted`."""
         if isinstance(limit, int):
             return self.earliest(wanted) if limit == EARLIEST else self.latest(wanted)
         given = limit.by_partition
@@ -142,7 +142,7 @@ class PositionFinder:
 
 
 def bucket_end(view: BucketView, pair: TopicPartition, options: SourceOptions) -> int:
-    """Where the bucket's part of a partition ends for this query: the end, or the last stable offset."""
+    """Where the bucket's part of a partition ends for this query: its end offset, or last stable offset."""
     state = view.manifest.partition(view.topics.by_name[pair[0]].topic_id, pair[1])
     if state is None:
         return 0

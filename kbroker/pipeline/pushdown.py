@@ -1,10 +1,10 @@
-"""Filters that Spark pushes, as bounds on what has to be read. Coarse: Spark filters the rows again.
+"""Turns the filters that Spark pushes down into bounds on what to read. Coarse: Spark filters the rows again.
 
-They come as JSON from the driver's JVM (PushedFilters.java): a list of trees, all of which hold.
+Filters arrive as JSON from the driver's JVM (PushedFilters.java): a list of trees, all of which must hold.
 
 Bounds are plain values, so that they travel in a pickle: ``offset`` and ``timestamp`` (milliseconds) are (lowest,
-highest), both inclusive; ``topic`` and ``partition`` are the values allowed, a set or range. What is not there is not
-bounded.
+highest), both inclusive; ``topic`` and ``partition`` are the values allowed, a set or range. A column without an
+entry is unbounded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Values = range | set[Any]
 
 
 def bounds_of(filters: str | None) -> Bounds:
-    """The bounds that all filters leave; none of None."""
+    """The bounds that all filters together imply; none for None."""
     trees = json.loads(filters) if filters else ()
     return functools.reduce(_both, map(_bounds, trees), {})
 
@@ -43,7 +43,7 @@ def _bounds(tree: dict[str, Any]) -> Bounds:
 
 
 def _range(operator: str, values: Sequence[int], unit: int) -> Range:
-    """The whole multiples of `unit` that a comparison allows, counted in it."""
+    """The range that a comparison allows, in multiples of `unit`."""
     if not values:
         return NOTHING
     low, high = min(values), max(values)
@@ -86,7 +86,7 @@ def _common(one: Values, other: Values) -> Values:
 
 
 def _either(one: Bounds, other: Bounds) -> Bounds:
-    """At least what one of the two allows: a column that one of them leaves free is free."""
+    """What either allows, or more: a column that one of them does not bound is unbounded."""
     found: Bounds = {}
     for column in one.keys() & other.keys():
         a, b = one[column], other[column]

@@ -1,4 +1,4 @@
-"""Loads ranges of objects on a few threads, ahead of the decoder, in memory that is used again."""
+"""Loads ranges of objects on a few threads, ahead of the decoder, in reused memory."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ AHEAD_PARTS = 3, 8  # of a task's memory; the rest is for decompression and colu
 
 
 def memory_bytes_for(room_bytes: int, range_bytes: int) -> int:
-    """A task's memory in which the decoder of a range of this length has so much room."""
+    """The task memory that leaves `room_bytes` to the decoder of a range of this length."""
     part, parts = AHEAD_PARTS
     return max(-(-room_bytes * parts // (parts - part)), room_bytes + range_bytes)
 
 
 class Sized(Protocol):
-    """What is loaded: a number of bytes."""
+    """A range to load."""
 
     @property
     def length(self) -> int: ...
@@ -38,18 +38,18 @@ Load = Callable[[W, memoryview], memoryview]
 class ReadAhead:
     """The loads of one task, in order. Not thread-safe; its own threads run the loads.
 
-    At most `ahead_bytes` are loaded or being loaded, or one range that is larger.
+    At most `ahead_bytes` are loaded or loading at a time, or one larger range.
     """
 
     def __init__(self, memory_bytes: int) -> None:
         self._memory_bytes = memory_bytes
         self.ahead_bytes = memory_bytes * AHEAD_PARTS[0] // AHEAD_PARTS[1]
-        self.held_bytes = 0  # in ranges that are being loaded, wait, or are in use
+        self.held_bytes = 0  # in ranges that are loading, loaded or in use
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="kbroker-read")
         self._free: list[memoryview] = []
 
     def close(self) -> None:
-        """Cancels the loads that have not begun."""
+        """Cancels loads that have not started, and waits for the others."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def room_bytes(self, range_bytes: int) -> int:
@@ -57,17 +57,17 @@ class ReadAhead:
         return self._memory_bytes - max(self.ahead_bytes, range_bytes)
 
     def submit(self, call: Callable[P, T], *args: P.args, **named: P.kwargs) -> Future[T]:
-        """Runs a small load, which no bound counts, on one of the threads."""
+        """Runs a small load on one of the threads; no bound counts it."""
         return self._pool.submit(call, *args, **named)
 
     def run(self, ranges: Iterator[W], load: Load[W]) -> Iterator[tuple[W, memoryview]]:
-        """Each range and what `load` made of it; valid until the next one is asked for.
+        """Yields each range and the result of its `load`, which is valid until the next iteration.
 
-        `load` fills the memory it is given and returns the part that counts. An error of `ranges` is raised after what
-        came before it.
+        `load` fills the memory it is given and returns the valid part. An error of `ranges` is raised once all earlier
+        ranges were yielded.
         """
         running: deque[tuple[W, memoryview, Future[memoryview]]] = deque()
-        later: Exception | None = None
+        deferred: Exception | None = None
         following: W | None = None
         ended = False
         try:
@@ -78,7 +78,7 @@ class ReadAhead:
                     except StopIteration:
                         ended = True
                     except Exception as error:
-                        later, ended = error, True
+                        deferred, ended = error, True
                     else:
                         if running and self.held_bytes + following.length > self.ahead_bytes:
                             break
@@ -92,11 +92,11 @@ class ReadAhead:
                 finally:
                     self._release(memory)
         finally:
-            for _, memory, future in running:  # not to be used again: some are being filled
+            for _, memory, future in running:  # not reused: a load may still be filling it
                 future.cancel()
                 self.held_bytes -= len(memory)
-        if later is not None:
-            raise later
+        if deferred is not None:
+            raise deferred
 
     def _begin(self, wanted: W, load: Load[W]) -> tuple[W, memoryview, Future[memoryview]]:
         memory = self._take(wanted.length)

@@ -1,4 +1,4 @@
-"""Rows of columns that need no byte of a record: told from the indexes of objects, read only where these do not say."""
+"""Rows of columns that an object's index is enough for. Batches are read only where the index leaves rows open."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class _Rows:
         self._rows = 0
 
     def add(self, rows: CountedRows) -> Iterator[pa.RecordBatch]:
-        """Takes rows; the batches that are full."""
+        """Adds rows; yields batches once there are enough."""
         self._waiting.append(rows)
         self._rows += int(rows.counts.sum())
         if self._rows >= ROWS_MAX:
             yield from self.flush()
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """All rows taken."""
+        """Yields all rows gathered so far."""
         if self._rows:
             firsts = np.concatenate([rows.firsts for rows in self._waiting])
             counts = np.concatenate([rows.counts for rows in self._waiting])
@@ -72,7 +72,7 @@ class _Rows:
         self._waiting, self._rows = [], 0
 
     def _batch(self, firsts: np.ndarray, begins: np.ndarray, ends: np.ndarray, begin: int, end: int) -> pa.RecordBatch:
-        """Rows [begin, end) of all."""
+        """Rows [begin, end) of those gathered."""
         arrays = []
         for name in self._columns:
             if name == "offset":

@@ -1,7 +1,7 @@
-"""S3 as Spark's configuration names it (`spark.hadoop.fs.s3a.*`), for the stores that this process opens.
+"""S3 settings from Spark's configuration (`spark.hadoop.fs.s3a.*`), for the stores that this process opens.
 
 The driver reads the settings at `register`; they travel to other processes in the pickled source, never in its options,
-which Spark shows in plans. An option of the query wins over them, and so does boto3's own variable in the environment.
+which Spark shows in plans. A query's option takes precedence over them, and so does boto3's environment variable.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HADOOP = {
     "session_token": "fs.s3a.session.token",
 }
 _TLS = "fs.s3a.connection.ssl.enabled"  # of an endpoint without a scheme
-# boto3's variables that make a setting of Spark's of no use.
+# Variables of boto3 that take precedence over a Spark setting.
 _ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _REGION_VARIABLES = ("AWS_DEFAULT_REGION",)
 _LOGIN_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE")
@@ -32,7 +32,7 @@ _used: Mapping[str, str] = {}
 
 
 class S3Place(NamedTuple):
-    """What `open_store` needs beside the URL; None is boto3's own."""
+    """What `open_store` needs besides the URL; None: boto3's default."""
 
     endpoint: str | None
     region: str | None
@@ -58,7 +58,7 @@ def _hadoop_setting(spark: SparkSession) -> Callable[[str], str | None]:
 
 
 def use(settings: Mapping[str, str]) -> None:
-    """Makes `settings` this process's. A process works for one Spark application."""
+    """Sets the settings of this process, which serves one Spark application."""
     global _used
     _used = settings
 

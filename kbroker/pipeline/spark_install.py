@@ -1,6 +1,6 @@
-"""What Spark needs of this machine: packages, a Java of the right version, jars of one version.
+"""Checks that this machine has what Spark needs: packages, a supported Java, jars of one version.
 
-Checked before a JVM is launched, which takes seconds and fails with a page of text.
+The checks run before a JVM is launched, which takes seconds and fails with a page of text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 SPARK_LINE = "4.1"
 PACKAGES = ("pyspark", "pyarrow", "pandas")
-# Hadoop 3.4.2, which Spark 4.1 ships, calls what Java 24 has removed (SPARK-54276).
+# Hadoop 3.4.2, which Spark 4.1 ships, calls a method that Java 24 removed (SPARK-54276).
 JAVA_NEWEST = 23
 JAVA_LONG_TERM = (17, 21, 25)
 JAVA_SECONDS = 20.0  # for `java -version` on a busy machine
@@ -32,7 +32,7 @@ class SparkUnusable(ImportError):
 
 
 class SparkJars(NamedTuple):
-    """The jars that a session would run."""
+    """The jars that a session would use."""
 
     folder: Path
     scala: str  # binary version, as in names of jars
@@ -40,7 +40,7 @@ class SparkJars(NamedTuple):
 
 
 def check_packages(*names: str) -> None:
-    """Raises SparkUnusable where a package is missing; by default those that every job needs."""
+    """Raises SparkUnusable if a package is missing; by default checks those that every job needs."""
     missing = [name for name in names or PACKAGES if find_spec(name) is None]
     if missing:
         wanted = " ".join(f"'{requirement(name)}'" for name in missing)
@@ -48,7 +48,7 @@ def check_packages(*names: str) -> None:
 
 
 def requirement(package: str) -> str:
-    """What to tell pip, as kbroker's own metadata has it: ``pyarrow>=15``."""
+    """The requirement of a package for pip, from kbroker's metadata: ``pyarrow>=15``."""
     try:
         listed = importlib.metadata.requires("kbroker") or []
     except importlib.metadata.PackageNotFoundError:
@@ -58,7 +58,7 @@ def requirement(package: str) -> str:
 
 
 def check_pyspark() -> None:
-    """Raises SparkUnusable where pyspark is missing, or of a version that this source does not work with."""
+    """Raises SparkUnusable if pyspark is missing or has an unsupported version."""
     check_packages()
     import pyspark
 
@@ -67,7 +67,7 @@ def check_pyspark() -> None:
 
 
 def check_install(conf: Mapping[str, str]) -> None:
-    """Raises SparkUnusable where a session with these settings could not start here."""
+    """Raises SparkUnusable if a session with these settings could not start here."""
     check_pyspark()
     jars = find_jars()
     check_java(jars)
@@ -75,7 +75,7 @@ def check_install(conf: Mapping[str, str]) -> None:
 
 
 def find_jars() -> SparkJars:
-    """Those of SPARK_HOME, else of pyspark. Raises SparkUnusable where they are missing or do not fit pyspark."""
+    """The jars of SPARK_HOME, else of pyspark. Raises SparkUnusable if they are missing or do not match pyspark."""
     import pyspark
     from pyspark.find_spark_home import _find_spark_home
 
@@ -94,9 +94,9 @@ def find_jars() -> SparkJars:
 
 
 def check_java(jars: SparkJars) -> None:
-    """Raises SparkUnusable where Spark would find no Java, or one of a version that it does not run on."""
+    """Raises SparkUnusable if Spark would find no Java, or one that it does not support."""
     home = os.environ.get("JAVA_HOME")
-    command = str(Path(home) / "bin" / "java") if home else "java"  # as bin/spark-class of Spark
+    command = str(Path(home) / "bin" / "java") if home else "java"  # as Spark's bin/spark-class does
     oldest = java_oldest(jars)
     versions = " or ".join(str(each) for each in JAVA_LONG_TERM if oldest <= each <= JAVA_NEWEST)
     install = f"install Java {versions}, for example apt-get install openjdk-{oldest}-jre-headless"
@@ -124,7 +124,7 @@ def java_version(path: str) -> int:
     said = (done.stderr + done.stdout).decode(errors="replace")
     found = re.search(r'version "(\d+)(?:\.(\d+))?', said)
     if done.returncode or found is None:
-        first = next((line for line in said.splitlines() if line.strip()), "it says nothing")
+        first = next((line for line in said.splitlines() if line.strip()), "no output")
         raise SparkUnusable(f"{path} -version fails: {first:.200}")
     return int(found[2]) if found[1] == "1" and found[2] else int(found[1])  # 1.8 is Java 8
 
@@ -153,7 +153,7 @@ def _package(jars: SparkJars) -> str:
 
 
 def check_kafka_source(conf: Mapping[str, str], jars: SparkJars) -> None:
-    """Raises SparkUnusable where the settings name the kafka source of another line of Spark, or of another Scala."""
+    """Raises SparkUnusable if the settings name the kafka source of another Spark release line or Scala version."""
     for key in ("spark.jars.packages", "spark.jars"):
         for name in conf.get(key, "").split(","):
             found = re.search(rf"{KAFKA_SOURCE}_([\d.]+)[:-](\d+\.\d+)\.", name)

@@ -1,6 +1,6 @@
-"""What Spark calls. Pickled by value (see `register`): only pyspark is imported at the top, kbroker where it is used.
+"""The classes that Spark calls. Pickled by value (see `register`): only pyspark is imported at the top, kbroker on use.
 
-All decisions are in the other modules, which know nothing of Spark.
+The logic is in other modules, which do not depend on Spark.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class WorkerUnusable(RuntimeError):
 
 
 def load(module: str, s3: Mapping[str, str] | None = None) -> Any:
-    """A module of kbroker.pipeline, with what Spark's configuration says of S3. WorkerUnusable if it is missing."""
+    """Imports a module of kbroker.pipeline and sets its S3 settings. Raises WorkerUnusable if that fails."""
     try:
-        # Looked up once in a process: Spark clears the import caches before each task.
+        # Once per process: Spark clears the import caches before each task.
         if WORKER_PROCESS not in sys.modules and find_spec("pyarrow") is None:
             raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
         loaded = import_module(f"kbroker.pipeline.{module}")
@@ -60,14 +60,14 @@ def _fields(schema: StructType) -> list[tuple[str, str]]:
 
 
 class SplitPartition(InputPartition):
-    """One task's share, as bytes that only a process with kbroker needs to understand."""
+    """One task's split, pickled, so that only a process with kbroker has to load its class."""
 
     def __init__(self, split: Any) -> None:
         super().__init__(pickle.dumps(split))
 
 
 class PlanNote(InputPartition):
-    """What a plan reads, before its tasks: the driver's JVM takes it off again. Its pickle is that of a string."""
+    """A plan's summary, ahead of its tasks; the driver's JVM removes it. It pickles as a string."""
 
     def __init__(self, summary: Any) -> None:
         super().__init__(
@@ -88,7 +88,7 @@ class PlanNote(InputPartition):
 class KbrokerBatchReader(DataSourceReader):
     """One read of a fixed range of offsets, decided when Spark plans it.
 
-    `filters` are None where Spark's plain Python API asks, which pushes none, see pushdown.py.
+    `filters`: see pushdown.py; None from Spark's plain Python API, which pushes none.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class KbrokerBatchReader(DataSourceReader):
 
     @in_one_line
     def partitions(self) -> list[InputPartition]:
-        """The tasks; planned from the bucket's manifest alone."""
+        """The tasks, planned from the bucket's manifest alone."""
         summary = load("plan.plan_summary").PlanSummary()
         bounds = load("pushdown").bounds_of(self.filters)
         planned = load("plan.batch_plan", self.s3).plan_batch(self.options, self.cores, bounds, summary)
@@ -113,7 +113,7 @@ class KbrokerBatchReader(DataSourceReader):
 
     @rows_in_one_line
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Arrow batches of one task. Spark hands over None where there is none."""
+        """Arrow batches of one task. Spark passes None if there are no tasks."""
         if partition is None:
             return iter(())
         rows: Iterator[Any] = load("split_reader", self.s3).read_split(self.options, pickle.loads(partition.value))
@@ -151,13 +151,13 @@ class KbrokerStreamReader(DataSourceStreamReader):
 
     @in_one_line
     def commit(self, end: Any) -> None:
-        """Takes a request, which is a list. Offsets that a query has done with are of no interest."""
+        """Takes a request of the driver's JVM, which is a list. Committed offsets are ignored."""
         if isinstance(end, list):
             self._request = end
 
     @in_one_line
     def partitions(self, start: dict[str, Any], end: Any) -> list[InputPartition]:
-        """The tasks of a micro-batch. `end` may be a list that begins with it and says more: filters and columns."""
+        """The tasks of a micro-batch. `end` may be a list: the end offset, filters and columns."""
         more = end if isinstance(end, list) else [end]
         return [SplitPartition(split) for split in self._planner().plan(start, *more)]
 
@@ -168,13 +168,13 @@ class KbrokerStreamReader(DataSourceStreamReader):
         return rows
 
     def stop(self) -> None:
-        """Closes what the driver's part has open."""
+        """Closes the planner's connections."""
         if self._stream is not None:
             self._stream.close()
 
 
 class TaskReport(WriterCommitMessage):
-    """What a task has written, as bytes that only a process with kbroker needs to understand."""
+    """What a task has written, pickled, so that only a process with kbroker has to load its class."""
 
     def __init__(self, written: Any) -> None:
         self.value = pickle.dumps(written)
@@ -215,12 +215,12 @@ class KbrokerBatchWriter(DataSourceArrowWriter):
     @in_one_line
     def commit(self, messages: list[Any]) -> None:
         """Commits what all tasks have written."""
-        if self.transactional:  # without an import otherwise: this is a process of its own
+        if self.transactional:  # otherwise nothing is imported: Spark starts a process for this call
             load("sink.job").commit(pickle.loads(self.job), _reported(messages))
 
     @in_one_line
     def abort(self, messages: list[Any]) -> None:
-        """Aborts it, unless its commit has been decided."""
+        """Aborts the write, unless its commit has been decided."""
         if self.transactional:
             load("sink.job").abort(pickle.loads(self.job), _reported(messages))
 
@@ -246,7 +246,7 @@ class KbrokerStreamWriter(DataSourceStreamArrowWriter):
 
     @in_one_line
     def abort(self, messages: list[Any], batchId: int) -> None:
-        """Aborts it, unless its commit has been decided."""
+        """Aborts a micro-batch, unless its commit has been decided."""
         if self.transactional:
             load("sink.job").abort(pickle.loads(self.job), _reported(messages), batchId)
 
@@ -266,7 +266,7 @@ class KbrokerDataSource(DataSource):
 
     @in_one_line
     def schema(self) -> str:
-        """The columns asked for; wrong options are refused here, when the table is loaded."""
+        """The columns that the options ask for. Wrong options are refused here, when the table is loaded."""
         ddl: str = load("options").schema_ddl(self._options())
         return ddl
 
@@ -285,7 +285,7 @@ class KbrokerDataSource(DataSource):
 
     @in_one_line
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # type: ignore[override]
-        """`overwrite` is output mode complete: all rows are appended in each micro-batch, as by the kafka sink."""
+        """`overwrite` is output mode complete: each micro-batch appends all rows, as in the kafka sink."""
         return KbrokerStreamWriter(self._options(), _fields(schema))
 
     def _options_for(self, schema: StructType) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""One task: the records of its shares as Arrow batches. Runs in a Spark worker."""
+"""Reads the records of a task's shares as Arrow batches. Runs in a Spark worker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kbroker.pipeline.read_ahead import ReadAhead, memory_bytes_for
 from kbroker.pipeline.row_count import counted_batches
 
 ROWS_MAX = 64 * 1024  # of an Arrow batch
-BYTES_MAX = 1 * MIB  # the last record in it may go beyond
+BYTES_MAX = 1 * MIB  # the last record in it may exceed this
 
 
 def read_split(given: Mapping[str, str], split: Split) -> Iterator[pa.RecordBatch]:
@@ -42,7 +42,7 @@ def read_split(given: Mapping[str, str], split: Split) -> Iterator[pa.RecordBatc
             yield from _rows(options, ahead, source, share, split)
 
 
-# Whole batches, their source, the offset from which they count, and their aborted ranges.
+# Whole batches, their source, the first offset to take from them, and their aborted ranges.
 Source = Iterator[tuple[bytes | memoryview, str, int, Aborted | None]]
 
 
@@ -83,7 +83,7 @@ def _objects(options: SourceOptions, split: Split, share: Share, ahead: ReadAhea
 
 def _tail(options: SourceOptions, split: Split, share: Share) -> Source:
     assert options.bootstrap is not None
-    with closing(BrokerTail(options.bootstrap, retries_connect=True)) as broker:  # the driver has just found one
+    with closing(BrokerTail(options.bootstrap, retries_connect=True)) as broker:  # the driver has just reached one
         broker.check_cluster(split.cluster_id)
         found = broker.batches(
             share.topic, share.partition, share.first, share.stop, read_committed=options.read_committed

@@ -1,16 +1,16 @@
-"""Lets a reused Spark worker start its next task at once, on Python 3.10 to 3.12, keep its memory, and end in silence.
+"""Lets a reused Spark worker start its next task at once, keep freed memory, and end without a traceback.
 
 Before every task Spark calls importlib.invalidate_caches() and gc.collect(). The first makes each zip importer, and
 there are some twenty for pyspark.zip, read the whole archive's directory again: 0.3 s. The second walks all modules:
-0.1 s. Both are avoided by dropping the importers (a cache: they come back when needed) and by excluding what exists
-after the imports from collection.
+0.1 s. Both are avoided on Python 3.10 to 3.12 by dropping the importers (a cache, refilled on demand) and by excluding
+what exists after the imports from collection.
 
-A task allocates and frees columns of about 1 MiB all the time. glibc would return them to the kernel each time, which
-then hands out zeroed pages again, one fault for each: as much CPU time as the reading itself. With one heap for all
-threads, what one of them freed serves the others, and what is kept is bounded once.
+A task keeps allocating and freeing columns of about 1 MiB. glibc would return each to the kernel, and the next would
+fault in zeroed pages again: as much CPU time as the reading itself. With one heap for all threads, each reuses what
+another freed, and one bound limits what is kept.
 
-Spark closes a worker's socket when a query has the rows it wants or is stopped. The worker ends by writing to it, and
-PySpark's daemon, from which it was forked, would print the traceback.
+Spark closes a worker's socket when a query has the rows it wants or is stopped. The worker's next write to it then
+fails, and the code of PySpark's daemon, from which the worker was forked, would print the traceback.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import zipimport
 from types import SimpleNamespace
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -2, -3, -8  # glibc's malloc.h
-MAPPED_BYTES_MIN = 8 << 20  # a larger block is for one record or range: it goes back to the kernel at once
+MAPPED_BYTES_MIN = 8 << 20  # a larger block holds one record or range: it returns to the kernel at once
 FREE_BYTES_KEPT = 16 << 20  # by a worker; Spark ends one that is idle for a minute
 GROWTH_BYTES = 4 << 20
 
@@ -32,7 +32,7 @@ _settled = False
 
 
 def settle() -> None:
-    """To be called when the imports are done; does nothing outside Spark's workers."""
+    """Call it after the imports. Does nothing outside Spark's workers."""
     global _settled
     if "PYTHON_WORKER_FACTORY_SECRET" not in os.environ:
         return
@@ -41,7 +41,7 @@ def settle() -> None:
             del sys.path_importer_cache[path]
     if not _settled:
         _settled = True
-        end_in_silence()
+        hide_closed_socket()
         keep_memory()
         gc.collect()
         gc.freeze()
@@ -57,10 +57,10 @@ def keep_memory() -> None:
         mallopt(M_TOP_PAD, GROWTH_BYTES)
 
 
-def end_in_silence() -> None:
-    """Keeps the daemon's code in this process from printing that Spark has closed its socket; any other error it does.
+def hide_closed_socket() -> None:
+    """Keeps the daemon's code in this process from printing that Spark closed the socket. It prints all other errors.
 
-    Errors of tasks don't get there: PySpark sends them to the driver.
+    A task's errors do not get there: PySpark sends them to the driver.
     """
     daemon = sys.modules["__main__"]
     if getattr(daemon.__spec__, "name", "") == "pyspark.daemon":
