@@ -16,7 +16,7 @@ from kbroker.storage.formats.klix import TAIL_BYTES
 from kbroker.storage.manifest.partition_state import TIMES_UNKNOWN
 
 INDEX_COLUMNS = frozenset({"topic", "partition", "offset"})  # an index is enough for these
-GAP_BYTES = 128 * 1024  # a smaller gap of unneeded batches is read along: another GET would cost more
+GAP_BYTES = 128 * 1024  # smaller gaps between needed batches are read too: another GET would cost more
 MARKER_BYTES_MAX = 128  # of a transaction marker, which has 78
 
 Aborted = tuple[tuple[int, int, int], ...]  # producer id, first offset, last offset
@@ -62,7 +62,7 @@ def within_time(entries: np.ndarray, lowest: int, highest: int, min_timestamp: i
 
 def ranges(entries: np.ndarray, wanted: np.ndarray, window_bytes: int) -> Iterator[Batches]:
     """Yields ranges that cover all batches `wanted` (their numbers, in order), each of at most `window_bytes` unless a
-    single batch is larger. Small gaps between wanted batches are read along."""
+    single batch is larger. Small gaps between wanted batches are read too."""
     if not len(wanted):
         return
     starts = entries["position"].astype(np.int64)

@@ -113,8 +113,8 @@ class BucketView:
 
 @contextlib.contextmanager
 def current_view(place: Place) -> Iterator[BucketView]:
-    """A current view, for short use. Spark reuses the process that plans queries, so views are kept: all but the first
-    plan read only what was written since. Raises what BucketView raises."""
+    """A current view, for short use. Spark reuses the process that plans queries, so views are kept: each later
+    plan reads only what was written since. Raises what BucketView raises."""
     contact(place)
     store = store_of(place)
     keys = _find_cluster(store, place)

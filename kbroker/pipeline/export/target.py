@@ -206,7 +206,7 @@ class BucketTarget:
         return _UploadSink(self._store, f"{export_folder(export)}/{path}")
 
     def gather(self, run: str, files: Iterable[tuple[str, dict[str, Any]]]) -> None:
-        """Does nothing: uploads need no preparation."""
+        """Does nothing: uploads are ready, and those of a run that can no longer commit are aborted."""
 
     def publish(self, run: str, export: int, files: Iterable[tuple[str, dict[str, Any]]]) -> None:
         def complete(path: str, staged: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Plans the compact job: partitions, cut into slices of whole objects. Makes swaps of its tasks' results.
+"""Plans the compact job: partitions, cut into slices of whole objects. Turns its tasks' results into swaps.
 
 Same rules as the broker's own rounds (kbroker.background.compaction_round), which keep the map of a partition's keys in
 memory and pass over the log in one piece. Here a task of its own passes over each slice, and Spark joins the maps of

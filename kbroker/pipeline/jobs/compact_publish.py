@@ -45,7 +45,7 @@ CHECKPOINTS_NEVER = 1 << 62  # the next broker writes them
 def topic_config(topics: MetadataImage, topic: TopicImage) -> TopicConfig:
     """A topic's configs as far as the bucket knows them: its own, and those set for all brokers at run time.
 
-    Raises JobError. The bucket does not know topic defaults that a broker gets as its own options.
+    Raises JobError. The bucket does not know topic defaults that a broker was started with.
     """
     try:
         configs = altered(BrokerConfigs(), topics.broker_configs)

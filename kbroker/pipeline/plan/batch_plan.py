@@ -150,7 +150,7 @@ def plan_ranges(
     target = max(least, _target_bytes(options, cores * splits_per_core, total))
     files = view.manifest.files
     groups = gather(chosen, target, files, reading)
-    while len(groups) < (options.min_partitions or 0) and target > least:  # small objects cost mostly their opening
+    while len(groups) < (options.min_partitions or 0) and target > least:  # opening dominates the cost of small objects
         target = max(least, target // 2)
         groups = gather(chosen, target, files, reading)
     return [_split(view, options, group, reading) for group in groups]

@@ -1,4 +1,4 @@
-"""Chooses the objects of a partition that a query reads, on the manifest's columns: no Python object per reference."""
+"""Chooses the objects of a partition that a query reads, by the manifest's columns: no Python object per reference."""
 
 from __future__ import annotations
 
