@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 FORMAT = "kbroker"
-REMOTE_CORES = 16  # taken for a cluster behind Spark Connect, which does not tell
+REMOTE_CORES = 16  # assumed for a cluster behind Spark Connect, which does not report them
 
 __all__ = ["FORMAT", "SparkUnusable", "kafka_package", "register", "start_session"]
 

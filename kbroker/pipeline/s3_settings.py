@@ -50,7 +50,7 @@ def read_settings(spark: SparkSession) -> dict[str, str]:
 
 
 def _hadoop_setting(spark: SparkSession) -> Callable[[str], str | None]:
-    """Reads a key of the Hadoop configuration; over Spark Connect, of what Spark's own configuration says of it."""
+    """Returns a function that reads a Hadoop setting; over Spark Connect, from Spark's configuration."""
     context = getattr(spark, "sparkContext", None)
     if context is None:
         return lambda key: spark.conf.get(f"spark.hadoop.{key}", None)
