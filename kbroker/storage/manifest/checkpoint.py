@@ -20,7 +20,7 @@ from kbroker.storage.manifest.checkpoint_v1 import read_checkpoint_v1
 from kbroker.storage.manifest.files import CHUNK_BITS, CHUNK_FILES, FileTable
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.key_table import PREFIX_NONE
-from kbroker.storage.manifest.part import PartKind, encode_part
+from kbroker.storage.manifest.part import VERSION, PartKind, encode_part
 from kbroker.storage.manifest.partition_state import FILE, TIMES, PartitionState, RowBlock
 from kbroker.storage.manifest.parts import AHEAD, THREADS, PartFolder, PartRef, ahead
 from kbroker.storage.manifest.record import CHECKPOINT_VERSION, RecordParser
@@ -80,12 +80,14 @@ class CheckpointWriter:
     """Writes checkpoints of one image, one after another, and remembers which parts are still current.
 
     Call `prepare`, `snapshot`, `store`: only `snapshot` blocks changes of the image throughout, and it only copies.
-    `names`: the parts, by name, that the last checkpoint stored outside of itself.
+    `names`: the parts, by name, that the last checkpoint stored outside of itself. `version` is asked in which version
+    a part is to be written, once its content has been copied.
     """
 
-    def __init__(self, folder: PartFolder) -> None:
+    def __init__(self, folder: PartFolder, version: Callable[[], int] = lambda: VERSION) -> None:
         self.names: set[str] = set()
         self._folder = folder
+        self._version = version
         self._files: dict[int, _Part] = {}  # chunk -> part
         self._partitions: dict[int, _Part] = {}  # shard -> part
         self._shards = 0  # a power of two
@@ -199,6 +201,9 @@ class CheckpointWriter:
         blocks = (block for state in states for block in state.blocks if len(block.bases) >= BLOCK_PART_ROWS)
         return [block for block in blocks if not _is_stored(self._part_of(block))]
 
+    def _encode(self, kind: PartKind, about: dict[str, Any], columns: list[np.ndarray]) -> bytes:
+        return encode_part(kind, about, columns, self._version())
+
     # These copy their arguments now; the job that they return encodes and stores the copy.
 
     def _job(self, part: _Part, encode: Callable[[], bytes]) -> Job:
@@ -211,12 +216,12 @@ class CheckpointWriter:
     def _block_job(self, block: RowBlock) -> Job:
         part, matrix = _Part(), block.matrix()
         block.part = (self, part)
-        return self._job(part, lambda: encode_part(PartKind.BLOCK, {}, _columns(matrix)))
+        return self._job(part, lambda: self._encode(PartKind.BLOCK, {}, _columns(matrix)))
 
     def _files_job(self, files: FileTable, chunk: int) -> Job:
         part = self._files[chunk] = _Part()
         about, columns = _copy_files(files, chunk)
-        return self._job(part, lambda: encode_part(PartKind.FILES, about, columns) if columns else b"")
+        return self._job(part, lambda: self._encode(PartKind.FILES, about, columns) if columns else b"")
 
     def _shard_job(self, shard: int, states: list[PartitionState]) -> Job:
         entries: list[list[Any]] = []
@@ -234,7 +239,7 @@ class CheckpointWriter:
         def encode() -> bytes:
             named = [[run.stored.name if isinstance(run, _Part) else run for run in each] for each in runs]
             about = {"p": [[*entry, each] for entry, each in zip(entries, named, strict=True)]}
-            return encode_part(PartKind.PARTITIONS, about, _columns(np.concatenate(rows)))
+            return self._encode(PartKind.PARTITIONS, about, _columns(np.concatenate(rows)))
 
         part = self._partitions[shard] = _Part()
         return self._job(part, encode)

@@ -21,8 +21,9 @@ from kbroker.storage.ledger.numbered_log_format import checkpoint_name
 from kbroker.storage.ledger.ownership import check_only_claims
 from kbroker.storage.manifest.checkpoint import CheckpointWriter, read_checkpoint
 from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.part import VERSION as PART_VERSION
 from kbroker.storage.manifest.parts import PartFolder
-from kbroker.storage.manifest.record import VERSION, ManifestRecord
+from kbroker.storage.manifest.record import VERSION, ManifestRecord, in_version
 from kbroker.storage.manifest.record_apply import apply_record
 from kbroker.storage.manifest.record_check import check_record
 from kbroker.storage.stores.object_store import NotFound, ObjectStore, StoreError, StoreUnavailable
@@ -77,7 +78,8 @@ class Manifest:
 
     One lock serialises commits; it is held during requests to the store, so no I/O thread may take it (asserted in a
     debug build). Under it the image's own lock is taken, never the other way round. A checkpoint runs beside commits:
-    it holds the lock only while it copies its content. `on_fenced` is called once, on the thread that noticed, when
+    it holds the lock only while it copies its content. `record_version` and `part_version` are asked in which version
+    a record, or a part of a checkpoint, is to be written. `on_fenced` is called once, on the thread that noticed, when
     another broker has taken over: the broker must stop, and keep its WAL.
     """
 
@@ -91,6 +93,8 @@ class Manifest:
         checkpoint_records: int = CHECKPOINT_RECORDS,
         producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
         producer_ids_max: int = 0,
+        record_version: Callable[[], int] = lambda: VERSION,
+        part_version: Callable[[], int] = lambda: PART_VERSION,
     ) -> None:
         self.image = ManifestImage(root, producer_ids_max)
         self._producer_ids_max = producer_ids_max
@@ -114,7 +118,8 @@ class Manifest:
         self.checkpoint_seconds = 0.0  # duration of the last one
         self.records = 0  # committed by this process
         self._parts = PartFolder(log.store, log.directory.rstrip("/") + PARTS_SUFFIX, log.epoch or None)
-        self._writer = CheckpointWriter(self._parts)
+        self._record_version = record_version
+        self._writer = CheckpointWriter(self._parts, part_version)
         self._kept_parts: list[tuple[bool, set[str]]] = []  # (stored, names) of checkpoints, the newest last
         self._parts_are_ours = False
 
@@ -191,7 +196,7 @@ class Manifest:
             payload = change(self.image) if callable(change) else change
             if payload is None:
                 return None
-            payload = {"v": VERSION, "t": self._clock.now_ms(), **payload}
+            payload = in_version({"t": self._clock.now_ms(), **payload}, self._record_version())
             record = check_record(self.image, payload, "new manifest record")
             self._in_doubt = (payload, record, before_apply)
             self._settle_locked()

@@ -2,7 +2,7 @@
 
     offset size field
     0      4    magic "KBMP"
-    4      2    version, 2
+    4      2    version, 1 or 2
     6      1    kind: 1 files, 2 partitions, 3 block
     7      1    reserved, 0
     8      4    length of the JSON
@@ -64,17 +64,18 @@ class Part(NamedTuple):
     columns: list[np.ndarray]
 
 
-def encode_part(kind: PartKind, about: dict[str, Any], columns: Sequence[np.ndarray]) -> bytes:
-    """The bytes of a part; the same arguments give the same bytes."""
+def encode_part(kind: PartKind, about: dict[str, Any], columns: Sequence[np.ndarray], version: int = VERSION) -> bytes:
+    """The bytes of a part, without columns that `version` does not have; the same arguments give the same bytes."""
     rows = len(columns[0])
+    types = _types(kind, version)
     text = json.dumps({**about, "n": rows}, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
     head = text.encode()
-    typed = [column.astype(dtype) for column, dtype in zip(columns, COLUMN_TYPES[kind], strict=True)]
+    typed = [column.astype(dtype) for column, dtype in zip(columns[: len(types)], types, strict=True)]
     plain = b"".join([head, *(column.tobytes() for column in typed)])
     if len(plain) > MANIFEST_PART_BYTES_MAX:
         raise ValueError(f"a part of a checkpoint of {len(plain)} bytes is too large")
     payload = zstandard.ZstdCompressor(level=1).compress(plain)
-    fields = _FIELDS.pack(MAGIC, VERSION, kind, len(head), len(plain), len(payload), crc32c(payload))
+    fields = _FIELDS.pack(MAGIC, version, kind, len(head), len(plain), len(payload), crc32c(payload))
     return fields + _CRC.pack(crc32c(fields)) + payload
 
 
@@ -115,13 +116,16 @@ def decode_any_part(data: bytes, name: str) -> Part:
     return decode_part(data, kind, name)
 
 
+def _types(kind: PartKind, version: int) -> tuple[str, ...]:
+    return _ROW_V1 if version == 1 and kind != PartKind.FILES else COLUMN_TYPES[kind]
+
+
 def _columns(kind: PartKind, version: int, about: Any, plain: bytes, head_bytes: int) -> list[np.ndarray]:
     if not isinstance(about, dict):
         raise ValueError("not a JSON object")
     rows = about.get("n")
-    types = [np.dtype(name) for name in COLUMN_TYPES[kind]]
-    later = types[len(_ROW_V1) :] if version == 1 and kind != PartKind.FILES else []
-    del types[len(types) - len(later) :]
+    types = [np.dtype(name) for name in _types(kind, version)]
+    later = COLUMN_TYPES[kind][len(types) :]
     if type(rows) is not int or rows < 0 or head_bytes + rows * sum(t.itemsize for t in types) != len(plain):
         raise ValueError(f"{len(plain) - head_bytes} bytes are not the columns of {rows!r:.40} rows")
     columns = []

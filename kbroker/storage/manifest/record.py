@@ -21,7 +21,7 @@ from kbroker.storage.manifest.partition_state import (
 VERSION = 2  # of records
 CHECKPOINT_VERSION = 2
 REFERENCE = 11  # values of a reference
-REFERENCE_V1 = 9
+REFERENCE_V1 = 9  # in records of version 1
 INT64_MAX = (1 << 63) - 1
 INT32_MAX = (1 << 31) - 1
 UINT32_MAX = (1 << 32) - 1
@@ -264,6 +264,20 @@ class RecordParser:
             aborted_gone=self.integers(entry.get("k", []), f"{what}.k"),
             horizon_ms=optional("z"),
         )
+
+
+def in_version(payload: dict[str, Any], version: int) -> dict[str, Any]:
+    """The payload of a record of this version. References of version 1 lack their last two values."""
+    if version == 1 and "p" in payload:
+        payload = {**payload, "p": {topic: _in_version_1(deltas) for topic, deltas in payload["p"].items()}}
+    return {"v": version, **payload}
+
+
+def _in_version_1(deltas: dict[str, Any]) -> dict[str, Any]:
+    return {
+        partition: {**delta, "r": [row[:REFERENCE_V1] for row in delta["r"]]} if "r" in delta else delta
+        for partition, delta in deltas.items()
+    }
 
 
 def parse_record(payload: Any, name: str) -> ManifestRecord:

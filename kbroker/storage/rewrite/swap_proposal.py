@@ -18,10 +18,10 @@ from typing import Any, NamedTuple, TypeVar
 from kbroker import limits
 from kbroker.errors import CorruptionError
 from kbroker.storage.manifest.partition_state import ObjectRef, RefRow
-from kbroker.storage.manifest.record import FileEntry, RecordParser
+from kbroker.storage.manifest.record import REFERENCE, REFERENCE_V1, FileEntry, RecordParser
 
 PROPOSALS_DIR = "_proposals"
-VERSION = 2  # of proposal.json
+VERSION = 2  # of proposal.json; the references of version 1 are those of version 1 of the manifest
 NOTE_VERSION = 1  # of job.json and result.json
 JOB, PROPOSAL, RESULT = "job.json", "proposal.json", "result.json"
 SMALL_BYTES_MAX = 1 * limits.MIB  # of a job's note or a result
@@ -141,20 +141,21 @@ def encode_job(note: JobNote) -> bytes:
     return _dump({**note._asdict(), "topic_id": note.topic_id.hex(), "partitions": list(note.partitions)})
 
 
-def encode_proposal(proposal: Proposal) -> bytes:
+def encode_proposal(proposal: Proposal, version: int = VERSION) -> bytes:
     """The object's bytes. ValueError when it is too large."""
+    length = REFERENCE_V1 if version == 1 else REFERENCE
     swaps = [
         {
             "p": swap.partition,
             "i": [list(ref) for ref in swap.inputs],
             "f": [list(file) for file in swap.files],
-            "r": [row.reference() for row in swap.added],
+            "r": [row.reference()[:length] for row in swap.added],
             "c": swap.clean_offset,
             "k": list(swap.gone),
         }
         for swap in proposal.swaps
     ]
-    data = _dump({**proposal._asdict(), "topic_id": proposal.topic_id.hex(), "swaps": swaps}, VERSION)
+    data = _dump({**proposal._asdict(), "topic_id": proposal.topic_id.hex(), "swaps": swaps}, version)
     if len(data) > limits.PROPOSAL_BYTES_MAX:
         raise ValueError(f"a proposal of {len(data)} bytes: at most {limits.PROPOSAL_BYTES_MAX}")
     return data

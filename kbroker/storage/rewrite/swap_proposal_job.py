@@ -24,6 +24,7 @@ from kbroker.storage.rewrite.swap_proposal import (
     RESULT,
     SMALL_BYTES_MAX,
     TAG_LENGTH,
+    VERSION,
     JobNote,
     Proposal,
     Result,
@@ -105,8 +106,8 @@ class ProposingJob:
 
     # -- the proposal ------------------------------------------------------------------------------------------
 
-    def propose(self, swaps: Sequence[Swap], retries: RetryPolicy) -> Proposal:
-        """Stores the proposal. Raises JobTooOld, ValueError (too much for one proposal), StoreError.
+    def propose(self, swaps: Sequence[Swap], retries: RetryPolicy, version: int = VERSION) -> Proposal:
+        """Stores the proposal in this version. Raises JobTooOld, ValueError (too much for one proposal), StoreError.
 
         After an error `proposed` says whether it may have been stored.
         """
@@ -114,7 +115,7 @@ class ProposingJob:
         if now_ms - self._note.started_ms > limits.PROPOSAL_AGE_MS:
             raise JobTooOld("the job ran for more than a day: its outputs may be swept already")
         proposal = Proposal(self.id, self._note.kind, self._note.topic, self._note.topic_id, now_ms, tuple(swaps))
-        data = encode_proposal(proposal)
+        data = encode_proposal(proposal, version)
         self.proposed = True
         create_once(self._store, self._full(PROPOSAL), data, retries, limits.PROPOSAL_BYTES_MAX)
         return proposal

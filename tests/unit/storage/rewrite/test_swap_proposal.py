@@ -103,7 +103,8 @@ def test_a_proposal_of_version_1_is_read_and_knows_no_times(side):
     old["v"] = 1
     for swap in old["swaps"]:
         swap["r"] = [row[:9] for row in swap["r"]]
-    store_proposal(side, json.dumps(old).encode(), job.id)
+    assert json.loads(encode_proposal(proposal, 1)) == old
+    store_proposal(side, encode_proposal(proposal, 1), job.id)
     assert side.inbox.look() == 1
     assert [outcome.status for outcome in job.answer().outcomes] == [SWAPPED]
     ref = side.s.manifest.image.find(topic_id("t"), 0, 0)
