@@ -14,6 +14,7 @@ from kbroker.app.kafka_settings import KAFKA_DEFAULTS, PRODUCER_SHARE
 from kbroker.app.machine import usable_memory_bytes
 from kbroker.app.memory import MEMORY_BYTES_MIN, OTHER_POOLS_BYTES_MIN, MemoryPools, divide
 from kbroker.app.options import ObjectCache
+from kbroker.cluster.features import LEVELS, LOWEST, NEWEST
 from kbroker.limits import (
     ARENA_CHUNK_BYTES,
     FLUSH_WINDOW_BATCHES_MAX,
@@ -48,6 +49,7 @@ class BrokerConfig:
     s3_region: str | None
     object_cache: ObjectCache | None
     cluster_id: str | None
+    feature_level: int | None
     take_over: bool
     memory_bytes: int
     arena_bytes: int
@@ -172,6 +174,8 @@ def _range_faults(values: Mapping[str, Any], kafka: Mapping[str, Any]) -> Iterat
         yield f"--advertise: name an address for clients; they cannot connect to {advertised_host}"
     if not 0 <= values["node_id"] < 2**31:
         yield "--node-id: a number from 0"
+    if values["feature_level"] is not None and values["feature_level"] not in LEVELS:
+        yield f"--feature-level: {LOWEST} to {NEWEST}"
     if values["cluster_id"] is not None and not re.fullmatch(r"[A-Za-z0-9_-]{1,32}", values["cluster_id"]):
         yield "--cluster-id: 1 to 32 letters, digits, - and _"
     if kafka["max.connections.per.ip"] == 0 and not kafka["max.connections.per.ip.overrides"]:

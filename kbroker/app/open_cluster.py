@@ -14,11 +14,13 @@ from kbroker.app.config import BrokerConfig
 from kbroker.app.data_dir import DataDir, Identity
 from kbroker.clock import Clock
 from kbroker.cluster.config_defs import BrokerConfigs
+from kbroker.cluster.features import FEATURE, NEWEST, UnknownLevel, UpgradeType
 from kbroker.cluster.metadata_log import MetadataLog
+from kbroker.cluster.read_only import load_topics
 from kbroker.cluster.replica import MetadataReplica
 from kbroker.cluster.sqlite_store import SqliteStore
 from kbroker.cluster.topics import Topics
-from kbroker.errors import CorruptionError, StartError
+from kbroker.errors import CorruptionError, KafkaError, StartError
 from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.ledger.numbered_log import Fenced, NumberedLog
@@ -142,17 +144,6 @@ def open_cluster(
         data_dir.save(Identity(identity.data_dir_id, keys.cluster_id, identity.epoch))
         intruder = owned.intruder(identity.epoch)
         nonce = os.urandom(NONCE_BYTES)
-        manifest_log = NumberedLog(store.plain, keys.manifest_dir, owned.epoch, nonce, retries=retries)
-        manifest = Manifest(
-            manifest_log,
-            clock,
-            root=keys.root,
-            on_fenced=on_fenced,
-            producer_id_expiration_ms=config.kafka["producer.id.expiration.ms"],
-            producer_ids_max=config.producer_ids_max,
-        )
-        _load_manifest(manifest, store)
-        manifest_log.seal_previous()
         metadata_store = SqliteStore(data_dir.metadata_db, clock)
         admin_retries = RetryPolicy(METADATA_RETRY_SECONDS, clock=clock, wait=stopping.wait)
         metadata_log = MetadataLog(
@@ -162,9 +153,23 @@ def open_cluster(
             on_fenced,
         )
         topics = Topics(metadata_log, keys.cluster_id, broker_configs(config, address))
+        manifest_log = NumberedLog(store.plain, keys.manifest_dir, owned.epoch, nonce, retries=retries)
+        manifest = Manifest(
+            manifest_log,
+            clock,
+            root=keys.root,
+            on_fenced=on_fenced,
+            producer_id_expiration_ms=config.kafka["producer.id.expiration.ms"],
+            producer_ids_max=config.producer_ids_max,
+            record_version=lambda: topics.image.forms.record,
+            part_version=lambda: topics.image.forms.part,
+        )
+        _load_manifest(manifest, store, keys)
+        manifest_log.seal_previous()
         topics.load()
         if topics.image.number == 0 and manifest.image.partitions:
             raise CorruptionError(f"{keys.metadata_dir}: no metadata, but the manifest names objects: it was lost")
+        _choose_level(topics, config.feature_level)
     except BaseException as error:
         release_claim(owned, clock)
         if isinstance(error, StartError | StoreError | CorruptionError | Fenced):
@@ -207,12 +212,37 @@ def _pause_after_take_over(stopping: threading.Event) -> None:
         raise StartError("told to stop while waiting for the broker that it takes over from")
 
 
-def _load_manifest(manifest: Manifest, store: OpenedStore) -> None:
+def _load_manifest(manifest: Manifest, store: OpenedStore, keys: ObjectKeys) -> None:
     try:
         manifest.load_whole(store.retrying)
         store.plain.learn(manifest.image)
     except CorruptionError as error:
+        _check_level(store, keys)
         raise StartError(f"the bucket is damaged: {error}; kbroker recover can rebuild a damaged manifest") from None
+
+
+def _check_level(store: OpenedStore, keys: ObjectKeys) -> None:
+    """Of a cluster whose manifest cannot be read: StartError if that is because a newer release wrote it."""
+    try:
+        load_topics(store.retrying, keys)
+    except UnknownLevel as error:
+        raise StartError(str(error)) from None
+    except (StoreError, CorruptionError):
+        pass  # it says no more about the manifest
+
+
+def _choose_level(topics: Topics, level: int | None) -> None:
+    """Finalizes kbroker.version of a cluster without any metadata: a new one. Raises StartError."""
+    if topics.image.number > 0:
+        if level is not None and level != topics.image.level:
+            logger.warning(
+                "--feature-level %d is for a new cluster: this one is at %s %d", level, FEATURE, topics.image.level
+            )
+        return
+    try:
+        topics.change_level(NEWEST if level is None else level, UpgradeType.UPGRADE)
+    except KafkaError as error:
+        raise StartError(f"cannot finalize {FEATURE} of the new cluster: {error}") from None
 
 
 def release_claim(owned: Claim, clock: Clock) -> None:

@@ -7,13 +7,12 @@ from typing import Any
 
 import click
 
-from kbroker import __version__
+from kbroker.cli.cluster_features import features, finalized_levels, upgrade
 from kbroker.cli.command_group import CommandGroup
 from kbroker.cli.existing_topics import existing_topics
 from kbroker.cli.output import Column, Output
 from kbroker.cli.session import Session, with_session
 from kbroker.client.cluster_client import NO_NODE, ClusterClient
-from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest
 from kbroker.types import TopicPartition, address_text
 
 BROKERS = (
@@ -59,7 +58,7 @@ def _status(client: ClusterClient) -> dict[str, Any]:
         "cluster_id": client.cluster_id(),
         "controller_id": client.controller_id(),
         "brokers": brokers,
-        "features": _features(client),
+        "features": finalized_levels(client),
         "topics": len(topics),
         "internal_topics": sum(topic.is_internal for topic in topics),
         "partitions": len(parts),
@@ -72,13 +71,6 @@ def _status(client: ClusterClient) -> dict[str, Any]:
             if part.leader_id != NO_NODE and len(part.isr_nodes) < len(part.replica_nodes)
         ],
     }
-
-
-def _features(client: ClusterClient) -> dict[str, int]:
-    """The finalized level of each feature."""
-    request = ApiVersionsRequest(client_software_name="kbroker", client_software_version=__version__)
-    found = client.any_broker(request).finalized_features
-    return {feature.name: feature.max_version_level for feature in sorted(found, key=lambda feature: feature.name)}
 
 
 def _show(output: Output, found: dict[str, Any]) -> None:
@@ -103,3 +95,7 @@ def _partitions(found: list[dict[str, Any]]) -> str:
     names = [str(TopicPartition(each["topic"], each["partition"])) for each in found[:SHOWN_PARTITIONS_MAX]]
     more = ", ..." if len(found) > SHOWN_PARTITIONS_MAX else ""
     return f"{len(found)}: {', '.join(names)}{more}" if names else "0"
+
+
+command.add_command(features)
+command.add_command(upgrade)

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kbroker.cluster.client_metrics import CLIENT_METRICS_CONFIGS
+from kbroker.cluster.features import FEATURE, LEVELS, LOWEST, Forms
 from kbroker.cluster.group_configs import GROUP_CONFIGS
 from kbroker.cluster.records import (
     PAYLOAD_VERSION,
     BrokerConfig,
     ClientMetricsConfigs,
+    FeatureLevel,
     FieldReader,
     GroupConfigs,
     MetadataRecord,
@@ -83,7 +85,8 @@ class MetadataImage:
     """The sum of all metadata records up to record `number`. Immutable.
 
     Configs of topics, groups and client metrics are in their normal form, as stored; those of brokers are as
-    given, since Kafka shows them so among the synonyms.
+    given, since Kafka shows them so among the synonyms. `level` is that of kbroker.version: the lowest until another is
+    finalized.
     """
 
     number: int = 0  # of the last record applied, 0: none
@@ -95,11 +98,17 @@ class MetadataImage:
     group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     client_metrics: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     deleted: Mapping[bytes, DeletedTopic] = field(default_factory=dict)  # the last DELETED_MAX, in order
+    level: int = LOWEST
 
     @property
     def partition_count(self) -> int:
         """Partitions of all topics."""
         return sum(topic.partitions for topic in self.by_id.values())
+
+    @property
+    def forms(self) -> Forms:
+        """The forms in which the cluster is written."""
+        return LEVELS[self.level]
 
     def apply(self, number: int, records: Iterable[MetadataRecord], where: str = "metadata") -> MetadataImage:
         """The image after one more numbered object. Raises CorruptionError for a record that contradicts it."""
@@ -122,10 +131,14 @@ class MetadataImage:
                 {"topic_id": topic_id.hex(), "name": topic.name, "format": topic.object_format}
                 for topic_id, topic in self.deleted.items()
             ]
-        if self.group_configs or self.client_metrics:
+        finalized = self.level > LOWEST
+        if self.group_configs or self.client_metrics or finalized:
             value["version"] = 2
             value["group_configs"] = _named(self.group_configs)
             value["client_metrics"] = _named(self.client_metrics)
+        if finalized:
+            value["version"] = 3
+            value["features"] = [{"name": FEATURE, "level": self.level}]
         return value
 
 
@@ -136,6 +149,8 @@ def _named(resources: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]]:
 def image_from_json(number: int, value: Any, where: str) -> MetadataImage:
     """The image of a checkpoint that covers the records up to `number`. Raises CorruptionError naming `where`."""
     reader = FieldReader(value, where)
+    # First: the refusal of a newer level says more than that of a newer version.
+    features = [FieldReader(item, where).feature() for item in _list(value.get("features", []), "features", where)]
     version = reader.integer("version", 1, 2**31 - 1)
     if version > PAYLOAD_VERSION:
         raise CorruptionError(f"{where}: metadata checkpoint version {version} is newer than this kbroker understands")
@@ -154,6 +169,8 @@ def image_from_json(number: int, value: Any, where: str) -> MetadataImage:
     if version >= 2:
         _read_named(value.get("group_configs"), builder.set_group_configs, where)
         _read_named(value.get("client_metrics"), builder.set_client_metrics, where)
+    for _, level in features:
+        builder.level = level
     builder.next_producer_id = reader.integer("next_producer_id", 0, 2**63 - 1)
     builder.number = number
     return builder.build()
@@ -181,6 +198,7 @@ class ImageBuilder:
         self.group_configs = dict(image.group_configs)
         self.client_metrics = dict(image.client_metrics)
         self.deleted = dict(image.deleted)
+        self.level = image.level
         self._by_name = dict(image.by_name)
         self._by_id = dict(image.by_id)
         self._collisions = dict(image.collisions)
@@ -197,6 +215,7 @@ class ImageBuilder:
             self.group_configs,
             self.client_metrics,
             self.deleted,
+            self.level,
         )
 
     def apply(self, number: int, records: Iterable[MetadataRecord], where: str) -> None:
@@ -252,6 +271,8 @@ class ImageBuilder:
                 self.set_group_configs(record.name, record.configs)
             case ClientMetricsConfigs():
                 self.set_client_metrics(record.name, record.configs)
+            case FeatureLevel():
+                self.level = record.level
 
     def _remember_deleted(self, topic: TopicImage) -> None:
         self.deleted[topic.topic_id] = DeletedTopic(topic.name, topic.configs.get("kbroker.object.format", "klix"))

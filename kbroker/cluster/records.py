@@ -9,11 +9,12 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from kbroker.cluster.features import LEVEL_MAX, check_known
 from kbroker.errors import CorruptionError
 from kbroker.limits import PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_LENGTH_MAX
 from kbroker.topic_config import stored_topic_configs
 
-PAYLOAD_VERSION = 2  # 2: configs of groups and of client metrics
+PAYLOAD_VERSION = 3
 RESOURCE_NAME_LENGTH_MAX = 32_767  # such as a group's: a protocol string
 
 
@@ -73,6 +74,13 @@ class ClientMetricsConfigs(NamedTuple):
     configs: Mapping[str, str]
 
 
+class FeatureLevel(NamedTuple):
+    """The level of a feature is finalized."""
+
+    name: str
+    level: int
+
+
 MetadataRecord = (
     TopicCreated
     | TopicDeleted
@@ -82,8 +90,9 @@ MetadataRecord = (
     | BrokerConfig
     | GroupConfigs
     | ClientMetricsConfigs
+    | FeatureLevel
 )
-SINCE_VERSION_2 = (GroupConfigs, ClientMetricsConfigs)
+SINCE_VERSION: dict[type, int] = {GroupConfigs: 2, ClientMetricsConfigs: 2, FeatureLevel: 3}  # others: 1
 TYPE_NAMES: dict[type, str] = {
     TopicCreated: "topic_created",
     TopicDeleted: "topic_deleted",
@@ -93,6 +102,7 @@ TYPE_NAMES: dict[type, str] = {
     BrokerConfig: "broker_config",
     GroupConfigs: "group_configs",
     ClientMetricsConfigs: "client_metrics_configs",
+    FeatureLevel: "feature_level",
 }
 
 
@@ -109,7 +119,7 @@ def record_to_json(record: MetadataRecord) -> dict[str, Any]:
 def payload(records: Iterable[MetadataRecord]) -> dict[str, Any]:
     """The payload of one numbered object: records that are committed together, in the lowest version that has them."""
     records = list(records)
-    version = 2 if any(isinstance(record, SINCE_VERSION_2) for record in records) else 1
+    version = max((SINCE_VERSION.get(type(record), 1) for record in records), default=1)
     return {"version": version, "records": [record_to_json(record) for record in records]}
 
 
@@ -147,6 +157,8 @@ def record_from_json(value: Any, where: str) -> MetadataRecord:
             return GroupConfigs(reader.resource_name(), reader.configs())
         case "client_metrics_configs":
             return ClientMetricsConfigs(reader.resource_name(), reader.configs())
+        case "feature_level":
+            return FeatureLevel(*reader.feature())
         case _:
             raise CorruptionError(f"{where}: metadata record of unknown type {kind!r}; a newer kbroker wrote it")
 
@@ -208,6 +220,12 @@ class FieldReader:
         if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
             raise self._bad("configs")
         return dict(value)
+
+    def feature(self) -> tuple[str, int]:
+        """The name of a feature and its level. Raises UnknownLevel for those of a newer release."""
+        name, level = self.text("name"), self.integer("level", 0, LEVEL_MAX)
+        check_known(name, level, self._where)
+        return name, level
 
     def topic_configs(self) -> dict[str, str]:
         """A topic's configs by name; see topic_config.stored_topic_configs."""

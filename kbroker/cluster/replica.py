@@ -2,8 +2,8 @@
 
 Keys: `applied` (number of the last record, decimal), `cluster` (cluster id), `topic/<topic id hex>` (JSON as in a
 checkpoint), `producer_ids` (next producer id, decimal), `broker_config/<node id>`, `group_config/<group>` and
-`client_metrics/<name>` (JSON). The bucket is authoritative; at start the copy proves that it has lost nothing that this
-broker had seen.
+`client_metrics/<name>` (JSON), `feature/kbroker.version` (its level, decimal, if it is not the lowest). The bucket is
+authoritative; at start the copy proves that it has lost nothing that this broker had seen.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import logging
 from collections.abc import Mapping
 
+from kbroker.cluster.features import FEATURE, LOWEST
 from kbroker.cluster.image import ImageBuilder, MetadataImage, topic_from_json
 from kbroker.cluster.store import Compare, Delete, MetadataStore, Put
 from kbroker.errors import CorruptionError, StartError
@@ -25,6 +26,7 @@ TOPIC = "topic/"
 BROKER_CONFIG = "broker_config/"
 GROUP_CONFIG = "group_config/"
 CLIENT_METRICS = "client_metrics/"
+LEVEL = f"feature/{FEATURE}"
 
 
 class MetadataReplica:
@@ -86,6 +88,9 @@ class MetadataReplica:
             builder.set_group_configs(row.key.removeprefix(GROUP_CONFIG), json.loads(row.value))
         for row in self._store.range(CLIENT_METRICS):
             builder.set_client_metrics(row.key.removeprefix(CLIENT_METRICS), json.loads(row.value))
+        level = self._store.get(LEVEL)
+        if level is not None:
+            builder.level = int(level.value)
         return builder.build()
 
     def _compare(self, copy: MetadataImage, image: MetadataImage) -> None:
@@ -131,6 +136,8 @@ def _contents(image: MetadataImage) -> dict[str, object]:
         contents[f"{GROUP_CONFIG}{group}"] = configs
     for name, configs in image.client_metrics.items():
         contents[f"{CLIENT_METRICS}{name}"] = configs
+    if image.level > LOWEST:
+        contents[LEVEL] = image.level
     return contents
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from kbroker.cluster.cluster_metadata import ClusterMetadata
 from kbroker.cluster.config_changes import ConfigChange, altered, plan_change
 from kbroker.cluster.config_defs import BrokerConfigs
+from kbroker.cluster.features import FEATURE, UpgradeType, check_change
 from kbroker.cluster.image import (
     CONSUMER_OFFSETS,
     INTERNAL_PARTITIONS,
@@ -20,6 +21,7 @@ from kbroker.cluster.image import (
 from kbroker.cluster.metadata_log import MetadataLog, MetadataUnavailable
 from kbroker.cluster.records import (
     BrokerConfig,
+    FeatureLevel,
     MetadataRecord,
     PartitionsAdded,
     ProducerIdBlock,
@@ -225,6 +227,14 @@ class Topics(ClusterMetadata):
                 if isinstance(record, (BrokerConfig, TopicConfigs)):  # the next ones are validated against it
                     image = image.apply(image.number + 1, [record])
             return results if validate_only else self._commit_legal_locked(records, results)
+
+    def change_level(self, level: int, upgrade_type: UpgradeType, validate_only: bool = False) -> None:
+        """Finalizes a level of kbroker.version, one of features.LEVELS. Raises KafkaError."""
+        with self._lock:
+            self._settle_locked()
+            check_change(self.image.level, level, upgrade_type)
+            if level != self.image.level and not validate_only:
+                self._commit_locked([FeatureLevel(FEATURE, level)])
 
     def claim_producer_ids(self) -> range:
         """Claims a block of producer ids, which no other claim gets. Raises KafkaError."""

@@ -6,7 +6,8 @@ Behaviour:
 - The response header is always version 0, whatever the body (encode_answer ensures it).
 - A request above the range is answered in the version 0 body with UNSUPPORTED_VERSION (35) and the range of this
   API alone (`unsupported_version_response`), from which clients pick a version and ask again (KIP-511).
-- Features are those of handlers.features that are enabled, each finalized at its level.
+- Features are those of handlers.features that are enabled, each finalized at its level. The epoch is the number of the
+  last metadata record, as in Kafka: a client takes over levels only under a higher epoch than it has seen.
 - The APIs of share groups and share.version are listed where the broker has --share-groups.
 - The APIs of client metrics are listed while there is a client metrics resource. Kafka lists them where a plug-in takes
   metrics: clients that see them ask at once, and librdkafka says so on standard error.
@@ -26,7 +27,7 @@ import re
 from kbroker.errors import ErrorCode
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.client_telemetry import Client
-from kbroker.handlers.features import FINALIZED_EPOCH, enabled_features
+from kbroker.handlers.features import enabled_features
 from kbroker.protocol.api_keys import ApiKey, api_versions_for_response
 from kbroker.protocol.apis.k18_api_versions import (
     ApiVersion,
@@ -54,8 +55,9 @@ def handle(context: Context, info: RequestInfo, request: ApiVersionsRequest) -> 
     if info.api_version >= 3:
         client = Client(info.client_host, info.client_id)
         context.telemetry.note_software(client, request.client_software_name, request.client_software_version)
-    metered = bool(context.topics.image.client_metrics)
-    features = enabled_features(context.share_groups)
+    image = context.topics.image
+    metered = bool(image.client_metrics)
+    features = enabled_features(image, context.share_groups)
     return ApiVersionsResponse(
         api_keys=_served(context.share_groups, metered),
         supported_features=[
@@ -63,7 +65,7 @@ def handle(context: Context, info: RequestInfo, request: ApiVersionsRequest) -> 
             for feature in features
             if feature.lowest > 0 or info.api_version >= 4
         ],
-        finalized_features_epoch=FINALIZED_EPOCH,
+        finalized_features_epoch=image.number,
         finalized_features=[
             FinalizedFeatureKey(name=feature.name, max_version_level=feature.level, min_version_level=feature.level)
             for feature in features

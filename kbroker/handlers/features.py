@@ -1,14 +1,16 @@
 """Features (KIP-584) and their levels: the one table that ApiVersions lists and UpdateFeatures checks against.
 
-A feature is listed if it is `enabled`, because this kbroker serves all of it, or if its option is given. Its
-level is that of the program, not of the cluster: nothing has to be finalized, and it cannot be changed.
+A feature is listed if it is `enabled`, because this kbroker serves all of it, or if its option is given. Levels of
+Kafka's features are the program's and cannot be changed; that of kbroker.version is the cluster's.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-FINALIZED_EPOCH = 1  # clients use finalized features from epoch 0 up; it never changes, since the levels do not
+from kbroker.cluster.features import FEATURE as KBROKER_VERSION
+from kbroker.cluster.features import LOWEST, NEWEST
+from kbroker.cluster.image import MetadataImage
 
 
 class Feature(NamedTuple):
@@ -33,8 +35,7 @@ FEATURES: tuple[Feature, ...] = (
 )
 
 
-def enabled_features(share_groups: bool = False) -> tuple[Feature, ...]:
-    """The features listed with or without --share-groups."""
-    return tuple(
-        feature for feature in FEATURES if feature.enabled or (feature.needs_share_groups and share_groups)
-    )
+def enabled_features(image: MetadataImage, share_groups: bool = False) -> tuple[Feature, ...]:
+    """The features of a cluster, listed with or without --share-groups."""
+    fixed = (feature for feature in FEATURES if feature.enabled or (feature.needs_share_groups and share_groups))
+    return (*fixed, Feature(KBROKER_VERSION, LOWEST, NEWEST, image.level, enabled=True))

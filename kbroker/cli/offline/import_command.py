@@ -35,8 +35,8 @@ from kbroker.storage.stores.object_store import ObjectStore, StoreError
 from kbroker.storage.stores.store_url import open_store
 from kbroker.storage.stores.store_wrappers import RetryingStore
 
-STORE_OPTIONS = ("data_dir", "object_store", "s3_endpoint", "s3_region")
-CLUSTER_OPTIONS = (*STORE_OPTIONS, "cluster_id")
+TARGET_OPTIONS = ("data_dir", "feature_level", "object_store", "s3_endpoint", "s3_region")
+CLUSTER_OPTIONS = (*TARGET_OPTIONS, "cluster_id")
 SOURCE_RETRY_SECONDS = 20.0
 
 Command = Callable[..., None]
@@ -104,7 +104,7 @@ def kafka_log(
 @click.argument("source", metavar="SOURCE")
 @click.option("--cluster-id", "klite_cluster_id", metavar="ID", help="klite's cluster (default: the only one there)")
 @topic_option
-@cluster_options(*STORE_OPTIONS)
+@cluster_options(*TARGET_OPTIONS)
 def klite(source: str, klite_cluster_id: str | None, topics: tuple[str, ...], **arguments: Any) -> None:
     """Takes the topics of a stopped klite from its bucket or folder, SOURCE: file:PATH or s3://bucket[/prefix]."""
     config = _config(arguments)

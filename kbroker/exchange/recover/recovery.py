@@ -225,7 +225,8 @@ class Recovery:
     def _checkpoint(self, image: ManifestImage, epoch: int) -> object:
         """Stores the parts; the checkpoint is read back as a start reads it, which checks all of it."""
         parts = PartFolder(self._store, self._keys.manifest_dir + PARTS_SUFFIX, epoch)
-        writer = CheckpointWriter(parts)
+        version = load_topics(self._store, self._keys).forms.part
+        writer = CheckpointWriter(parts, lambda: version)
         payload = writer.store(writer.snapshot(image))
         read_checkpoint(payload, self._keys.root, "recovered manifest", parts)
         return payload

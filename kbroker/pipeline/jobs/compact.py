@@ -75,7 +75,8 @@ class Compaction:
                 if not swaps:
                     proposing.abandon()
                     return []
-                proposal = proposing.propose(swaps, RetryPolicy(PROPOSE_SECONDS, clock=job.clock))
+                retries = RetryPolicy(PROPOSE_SECONDS, clock=job.clock)
+                proposal = proposing.propose(swaps, retries, view.topics.forms.proposal)
             except BaseException as error:
                 if not proposing.proposed:
                     proposing.abandon()

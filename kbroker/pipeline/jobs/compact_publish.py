@@ -139,12 +139,18 @@ class Publisher:
 
     def _judge(self, owned: Claim, proposal: Proposal, retries: RetryPolicy) -> Result:
         log = NumberedLog(self.store, self.keys.manifest_dir, owned.epoch, os.urandom(NONCE_BYTES), retries=retries)
-        manifest = Manifest(log, self.clock, root=self.keys.root, checkpoint_records=CHECKPOINTS_NEVER)
+        topics = self.load_topics()
+        manifest = Manifest(
+            log,
+            self.clock,
+            root=self.keys.root,
+            checkpoint_records=CHECKPOINTS_NEVER,
+            record_version=lambda: topics.forms.record,  # no broker runs that could finalize another
+        )
         manifest.load()
         if log.last_number == 0:
             raise CorruptionError(f"{self.keys.manifest_dir}: there is no manifest")
         log.seal_previous()
-        topics = self.load_topics()
 
         def rules_of(topic_id: bytes, partition: int) -> PlaceRules | None:
             topic = topics.by_id.get(topic_id)

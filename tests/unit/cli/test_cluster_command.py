@@ -1,4 +1,4 @@
-"""``cluster status``: partitions without a leader or with too few replicas in sync."""
+"""``cluster status``: partitions without a leader or with too few replicas in sync; ``features``, ``upgrade``."""
 
 from __future__ import annotations
 
@@ -55,3 +55,21 @@ def test_status_names_the_first_of_many_partitions(cluster: TopicCluster) -> Non
     (line,) = [line for line in run(cluster, "status").splitlines() if line.startswith("offline")]
     assert line.startswith("offline           25: t-0, t-1,")
     assert line.endswith("t-19, ...")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("features",), 0, "kbroker: the broker lists no features"),
+        (("upgrade",), 1, "kbroker: the broker does not have the feature kbroker.version"),
+        (("upgrade", "--level", "0"), 2, "Error: Invalid value for '--level': 0 is not in the range 1<=x<=32767."),
+        (("upgrade", "--level", "two"), 2, "Error: Invalid value for '--level': 'two' is not a valid integer"),
+    ],
+)
+def test_features_of_a_broker_without_any(
+    cluster: TopicCluster, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    """As a release before kbroker.version, or an Apache Kafka, for the upgrade."""
+    result = CliRunner().invoke(cli, ["cluster", *arguments, "-b", cluster.broker.bootstrap])
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert result.stderr.splitlines()[-1].startswith(said)

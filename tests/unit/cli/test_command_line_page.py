@@ -10,6 +10,7 @@ import click
 import pytest
 
 from kbroker.cli.cluster import BROKERS
+from kbroker.cli.cluster_features import COLUMNS as FEATURES
 from kbroker.cli.config import COLUMNS
 from kbroker.cli.main import cli
 from kbroker.cli.topic.listing import PARTITIONS, TOPICS
@@ -19,7 +20,7 @@ from kbroker.cli.transaction.listing import DESCRIBED, PRODUCERS, TRANSACTIONS
 
 PAGE = (Path(__file__).parents[3] / "docs/command-line.md").read_text()
 COMMANDS = ("topic", "config", "cluster", "transaction", "group", "consume", "produce")
-TABLES = (TOPICS, PARTITIONS, TRIMMED, COLUMNS, TRANSACTIONS, DESCRIBED, PRODUCERS, HANGING)
+TABLES = (TOPICS, PARTITIONS, TRIMMED, COLUMNS, TRANSACTIONS, DESCRIBED, PRODUCERS, HANGING, FEATURES)
 SHOWN_ONLY = {"address"}  # made of two fields
 
 

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kbroker.cluster.features import NEWEST, UnknownLevel
 from kbroker.cluster.image import MetadataImage, image_from_json
 from kbroker.cluster.records import (
     BrokerConfig,
     ClientMetricsConfigs,
+    FeatureLevel,
     GroupConfigs,
     MetadataRecord,
     PartitionsAdded,
@@ -35,6 +37,7 @@ EXAMPLES: list[MetadataRecord] = [
     TopicDeleted(A),
     GroupConfigs("a group", {"consumer.session.timeout.ms": "50000"}),
     ClientMetricsConfigs("all", {"metrics": "*"}),
+    FeatureLevel("kbroker.version", 2),
 ]
 
 
@@ -94,15 +97,44 @@ def test_a_segment_size_of_kbroker_0_1_is_lifted() -> None:
 
 
 def test_a_newer_version_is_refused_by_name() -> None:
-    with pytest.raises(CorruptionError, match="version 3 is newer"):
-        parse_payload({"version": 3, "records": []}, "record 1")
-    with pytest.raises(CorruptionError, match="checkpoint version 3 is newer"):
-        image_from_json(1, {"version": 3, "topics": [], "broker_configs": [], "next_producer_id": 0}, "checkpoint 1")
+    with pytest.raises(CorruptionError, match="version 4 is newer"):
+        parse_payload({"version": 4, "records": []}, "record 1")
+    with pytest.raises(CorruptionError, match="checkpoint version 4 is newer"):
+        image_from_json(1, {"version": 4, "topics": [], "broker_configs": [], "next_producer_id": 0}, "checkpoint 1")
+
+
+def test_a_level_that_is_not_known_is_refused_by_both_numbers() -> None:
+    record = {"type": "feature_level", "name": "kbroker.version", "level": NEWEST + 1}
+    both = f"kbroker.version {NEWEST + 1}, this kbroker knows up to {NEWEST}: start a newer kbroker"
+    with pytest.raises(UnknownLevel, match=f"record 7: .*{both}"):
+        parse_payload({"version": 3, "records": [record]}, "record 7")
+    for version in (3, 4):  # whatever else a newer release writes
+        with pytest.raises(UnknownLevel, match=f"checkpoint 7: .*{both}"):
+            image_from_json(1, {"version": version, "features": [record]}, "checkpoint 7")
+    with pytest.raises(UnknownLevel, match=r"the feature 'another\.version': start a newer kbroker"):
+        parse_payload({"version": 3, "records": [{**record, "name": "another.version"}]}, "record 7")
+
+
+@pytest.mark.parametrize("level", ["2", 2.0, True, None, -1, 2**15])
+def test_a_level_that_is_no_level_is_corruption(level: Any) -> None:
+    record = {"type": "feature_level", "name": "kbroker.version", "level": level}
+    with pytest.raises(CorruptionError, match="bad or missing level"):
+        parse_payload({"version": 3, "records": [record]}, "record 1")
+
+
+def test_a_level_goes_through_a_checkpoint() -> None:
+    image = MetadataImage().apply(1, [FeatureLevel("kbroker.version", 2)])
+    assert (MetadataImage().level, image.level) == (1, 2)
+    value = json.loads(json.dumps(image.to_json()))
+    assert (value["version"], value["features"]) == (3, [{"name": "kbroker.version", "level": 2}])
+    assert image_from_json(1, value, "checkpoint 1") == image
+    assert image.apply(2, [FeatureLevel("kbroker.version", 1)]).to_json() == MetadataImage(number=2).to_json()
 
 
 def test_the_version_is_the_lowest_that_has_the_records() -> None:
-    assert payload(EXAMPLES[:-2])["version"] == 1
+    assert payload(EXAMPLES[:-3])["version"] == 1
     assert payload([GroupConfigs("g", {})])["version"] == 2
+    assert payload(EXAMPLES)["version"] == 3
     plain = MetadataImage().apply(1, [TopicCreated("t", B, 1, {})])
     assert plain.to_json()["version"] == 1
     assert plain.apply(2, [ClientMetricsConfigs("m", {"metrics": "*"})]).to_json()["version"] == 2

@@ -1,4 +1,4 @@
-"""APIs that only answer: elections, reassignments, features, ACLs, quotas, SCRAM users, SASL."""
+"""APIs that only answer: elections, reassignments, ACLs, quotas, SCRAM users, SASL."""
 
 from __future__ import annotations
 
@@ -17,13 +17,10 @@ from kbroker.handlers import (
     describe_client_quotas,
     describe_user_scram_credentials,
     elect_leaders,
-    features,
     list_partition_reassignments,
     sasl_authenticate,
     sasl_handshake,
-    update_features,
 )
-from kbroker.handlers.features import Feature
 from kbroker.protocol.apis.k17_sasl_handshake import SaslHandshakeRequest
 from kbroker.protocol.apis.k29_describe_acls import DescribeAclsRequest
 from kbroker.protocol.apis.k30_create_acls import AclCreation, CreateAclsRequest
@@ -38,7 +35,6 @@ from kbroker.protocol.apis.k45_alter_partition_reassignments import (
 from kbroker.protocol.apis.k46_list_partition_reassignments import ListPartitionReassignmentsRequest
 from kbroker.protocol.apis.k48_describe_client_quotas import ComponentData, DescribeClientQuotasRequest
 from kbroker.protocol.apis.k50_describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
-from kbroker.protocol.apis.k57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from tests.unit.handlers.admin_context import NODE_ID, AdminBroker
 
 
@@ -92,50 +88,6 @@ def test_no_reassignment_is_ever_listed(broker: AdminBroker) -> None:
     broker.create("t")
     response = broker.ask(list_partition_reassignments, 0, ListPartitionReassignmentsRequest(topics=None))
     assert (response.error_code, response.topics) == (0, [])
-
-
-def update(broker: AdminBroker, version: int, *updates: tuple[str, int, int], **keywords: Any) -> list[int]:
-    request = UpdateFeaturesRequest(
-        feature_updates=[
-            FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=kind) for name, level, kind in updates
-        ],
-        **keywords,
-    )
-    response = broker.ask(update_features, version, request)
-    return [response.error_code, *(result.error_code for result in response.results)]
-
-
-@pytest.fixture
-def two_features(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = (Feature("a", 0, 2, 1, enabled=True), Feature("off", 0, 1, 1, enabled=False))
-    monkeypatch.setattr(features, "FEATURES", table)
-
-
-@pytest.mark.usefixtures("two_features")
-@pytest.mark.parametrize(
-    ("name", "level", "kind", "code"),
-    [
-        ("a", 1, 1, 0),
-        ("a", 2, 1, ErrorCode.INVALID_UPDATE_VERSION),
-        ("a", 0, 2, ErrorCode.INVALID_UPDATE_VERSION),
-        ("a", 3, 1, ErrorCode.INVALID_UPDATE_VERSION),
-        ("off", 1, 1, ErrorCode.INVALID_UPDATE_VERSION),
-        ("b", 1, 1, ErrorCode.INVALID_UPDATE_VERSION),
-        ("a", 1, 4, ErrorCode.INVALID_UPDATE_VERSION),
-        ("a", 1, 0, ErrorCode.INVALID_UPDATE_VERSION),
-    ],
-)
-def test_only_the_present_level_is_granted(broker: AdminBroker, name: str, level: int, kind: int, code: int) -> None:
-    assert update(broker, 1, (name, level, kind), validate_only=True) == ([code] if code else [0, 0])
-    assert update(broker, 2, (name, level, kind)) == [code]
-
-
-@pytest.mark.usefixtures("two_features")
-def test_one_refused_feature_refuses_all(broker: AdminBroker) -> None:
-    for version in (0, 1, 2):
-        assert update(broker, version, ("a", 1, 1), ("b", 1, 1)) == [95], "the error at the top, no results"
-    for malformed in ([], [("a", 1, 1), ("a", 1, 1)], [("", 1, 1)]):
-        assert update(broker, 2, *malformed) == [ErrorCode.INVALID_REQUEST]
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kbroker.cluster.broker_config_table import COMPATIBLE_VERSION
+from kbroker.cluster.features import NEWEST, UpgradeType
 from kbroker.errors import ErrorCode
 from kbroker.handlers import (
     api_versions,
@@ -93,12 +94,32 @@ def test_enabled_features_are_finalized_at_their_level(
         ),
     )
     response = broker.ask(api_versions, version, software())
-    supported = [(key.name, key.min_version, key.max_version) for key in response.supported_features]
+    supported = [(key.name, key.min_version, key.max_version) for key in response.supported_features][:-1]
     # Below v4 none may have the minimum 0: clients of then refuse the whole answer.
     assert supported == [("metadata.version", 7, 25), ("group.version", 0, 1)][: 2 if version >= 4 else 1]
     assert response.finalized_features_epoch >= 0, "clients ignore finalized features otherwise"
-    levels = [(key.name, key.max_version_level) for key in response.finalized_features]
+    levels = [(key.name, key.max_version_level) for key in response.finalized_features][:-1]
     assert levels == [("metadata.version", 25), ("group.version", 1)]
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_the_level_of_the_cluster_is_finalized_under_a_higher_epoch(broker: AdminBroker, version: int) -> None:
+    """Clients take over levels under a higher epoch only."""
+
+    def told() -> tuple[int, int]:
+        response = broker.ask(api_versions, version, software())
+        (key,) = [key for key in response.supported_features if key.name == "kbroker.version"]
+        assert (key.min_version, key.max_version) == (1, NEWEST)
+        (level,) = [key for key in response.finalized_features if key.name == "kbroker.version"]
+        assert level.min_version_level == level.max_version_level
+        return level.max_version_level, response.finalized_features_epoch
+
+    level, epoch = told()
+    assert level == 1, "until another is finalized"
+    broker.topics.change_level(2, UpgradeType.UPGRADE)
+    upgraded, later = told()
+    assert upgraded == 2
+    assert later > epoch >= 0
 
 
 def test_metadata_version_is_the_release_that_broker_configs_name() -> None:

@@ -48,10 +48,18 @@ class DamagedCluster:
              "configs": {}}
             for name, count in TOPICS.items()
         ]
+        self.change_metadata(1, topics)
+
+    def change_metadata(self, version, records):
+        """One more record of the metadata log."""
         metadata = NumberedLog(self.store, KEYS.metadata_dir, self.epoch, bytes(16), retries=ONCE)
         metadata.load(lambda *_: None, lambda *_: None)
         metadata.seal_previous()
-        metadata.append("changes", {"version": 1, "records": topics})
+        metadata.append("changes", {"version": version, "records": records})
+
+    def finalize(self, level):
+        """A level of kbroker.version."""
+        self.change_metadata(3, [{"type": "feature_level", "name": "kbroker.version", "level": level}])
 
     def copied(self):
         """Another store with the same objects under other ETags."""

@@ -1,11 +1,13 @@
 """Recovery of a cluster whose manifest is damaged: what clients see afterwards is what they saw before."""
 
 import contextlib
+from base64 import b64decode
 
 import pytest
 
 from kbroker._fast.base.crc32c import crc32c
 from kbroker._fast.records.records import iter_batches, iter_records
+from kbroker.cluster.features import LEVELS, LOWEST, NEWEST, UnknownLevel
 from kbroker.errors import CorruptionError, StartError
 from kbroker.exchange.recover.restart import STEP, LogRestart
 from kbroker.exchange.source_error import SourceError
@@ -383,6 +385,26 @@ def test_producers_and_aborted_transactions_are_there(cluster):
     assert len(facts["aborted"]) == 2
     assert PRODUCER in facts["producers"]
     assert cluster.facts()[topic_id("plain"), 1]["open"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_recovered_manifest_is_in_the_forms_of_the_cluster(cluster, level):
+    if level > LOWEST:
+        cluster.finalize(level)
+    damage_record(cluster, 4)
+    checkpoint, _ = cluster.recover()
+    payload = decode_frame(cluster.store.get(checkpoint), checkpoint).content["payload"]
+    versions = {b64decode(entry[3])[4] for kind in "fbp" for entry in payload[kind]}
+    assert versions == {LEVELS[level].part}
+
+
+def test_a_cluster_of_a_newer_release_is_not_recovered(cluster):
+    cluster.finalize(NEWEST + 1)
+    damage_record(cluster, 4)
+    before = {meta.key for meta in cluster.store.list("")}
+    with pytest.raises(UnknownLevel, match=rf"kbroker\.version {NEWEST + 1}, this kbroker knows up to {NEWEST}"):
+        cluster.recover()
+    assert {meta.key for meta in cluster.store.list("")} == before
 
 
 def test_recovered_twice(cluster):

@@ -4,6 +4,7 @@
 import pytest
 
 from kbroker.clock import ManualClock
+from kbroker.cluster.features import LEVELS, NEWEST
 from kbroker.cluster.image import MetadataImage, TopicImage
 from kbroker.pipeline.jobs.compact_publish import JOB_HOST, STALE_JOB_SECONDS, Publisher
 from kbroker.pipeline.jobs.session import JobError
@@ -31,6 +32,7 @@ class Cluster:
         self.said = []
         self.waits = []
         self.on_wait = lambda: None
+        self.level = NEWEST
 
     def wait(self, seconds):
         self.waits.append(seconds)
@@ -39,7 +41,7 @@ class Cluster:
 
     def publish(self, proposed=None):
         self.job, self.proposal = proposed or self.side.proposed()
-        topics = MetadataImage(by_id={TOPIC.topic_id: TOPIC})
+        topics = MetadataImage(by_id={TOPIC.topic_id: TOPIC}, level=self.level)
         publisher = Publisher(
             self.store, KEYS, self.side.s.clock, lambda: topics, self.wait, self.said.append, wait_seconds=100.0
         )
@@ -81,6 +83,17 @@ def test_without_a_running_broker_the_job_swaps_by_itself(cluster):
     assert holder.host.startswith(JOB_HOST)
     # Any broker may start now.
     assert claim(cluster.store, KEYS.root, "dir-2", False, 3, retries=ONCE).epoch == 3
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_job_that_owns_the_cluster_writes_in_the_forms_of_its_level(cluster, level):
+    cluster.level = level
+    cluster.stop_broker()
+    assert [outcome.status for outcome in cluster.publish().outcomes] == [SWAPPED]
+    log = NumberedLog(cluster.store, KEYS.manifest_dir, 0, bytes(16), retries=ONCE)
+    versions = []
+    log.load(lambda number, payload: None, lambda number, kind, payload: versions.append(payload["v"]))
+    assert versions[-1] == LEVELS[level].record
 
 
 def test_a_job_without_an_answer_ends_with_an_error(cluster):
