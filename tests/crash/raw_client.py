@@ -31,7 +31,7 @@ from kbroker.protocol.apis.k32_describe_configs import DescribeConfigsRequest, D
 from kbroker.protocol.codec import decode_response_frame, encode_request_frame
 from kbroker.protocol.fields import Message
 
-VERSIONS = {0: 9, 1: 12, 2: 7, 3: 9, 8: 8, 9: 7, 19: 5, 22: 4, 24: 3, 26: 3, 32: 4, 35: 4, 65: 0}
+VERSIONS = {0: 9, 1: 12, 2: 7, 3: 9, 8: 8, 9: 7, 18: 4, 19: 5, 22: 4, 24: 3, 26: 3, 32: 4, 35: 4, 57: 2, 65: 0}
 EARLIEST, LATEST = -2, -1
 
 
