@@ -1,4 +1,4 @@
-"""Reading a checkpoint of the manifest, version 2, with every value checked, column by column."""
+"""Reading a checkpoint of the manifest, versions 2 and 3, with every value checked, column by column."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from kbroker.lazy_numpy import np
 from kbroker.storage.formats.object_keys import PACKS_DIR
+from kbroker.storage.manifest.checkpoint_leadership import check_rows
 from kbroker.storage.manifest.checkpoint_state import check_ends, check_files, read_head, read_state
 from kbroker.storage.manifest.files import CHUNK_BITS, CHUNK_FILES, COLUMNS, FileTable
 from kbroker.storage.manifest.image import ManifestImage
@@ -214,7 +215,7 @@ class _Loader:
 def load_checkpoint(
     parser: RecordParser, checkpoint: dict[str, Any], root: str, folder: PartFolder, producer_ids_max: int
 ) -> ManifestImage:
-    """The image of a checkpoint of version 2. CorruptionError, StoreError."""
+    """The image of a checkpoint of version 2 or 3. CorruptionError, StoreError."""
     loader = _Loader(parser, root, folder, producer_ids_max)
     image = loader.image
     read_head(parser, image, checkpoint)
@@ -231,6 +232,7 @@ def load_checkpoint(
     if not all(taken for _, taken in loader.blocks.values()):
         raise parser.fail("a block of references is of no partition")
     check_files(parser, image)
+    check_rows(parser, image)
     image.bound_producers(producer_ids_max)
     image.files.changed.clear()
     return image

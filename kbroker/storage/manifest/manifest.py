@@ -22,7 +22,7 @@ from kbroker.storage.ledger.ownership import check_only_claims
 from kbroker.storage.manifest.checkpoint import CheckpointWriter, read_checkpoint
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.parts import PartFolder
-from kbroker.storage.manifest.record import VERSION, ManifestRecord
+from kbroker.storage.manifest.record import VERSION, ManifestRecord, parse_record
 from kbroker.storage.manifest.record_apply import apply_record
 from kbroker.storage.manifest.record_check import check_record
 from kbroker.storage.stores.object_store import NotFound, ObjectStore, StoreError, StoreUnavailable
@@ -142,7 +142,8 @@ class Manifest:
             name = f"manifest record {number}"
             if kind != RECORD_KIND:
                 raise CorruptionError(f"{name}: unknown kind {kind!r}: a newer kbroker wrote it")
-            record = check_record(loaded[0], payload, name)
+            record = parse_record(payload, name)
+            check_record(loaded[0], record, name)
             apply_record(loaded[0], record)
             self._count(record)
 
@@ -173,6 +174,7 @@ class Manifest:
 
     def _count(self, record: ManifestRecord) -> None:
         self._since_checkpoint += 1
+        self._rows_since += len(record.moves) + len(record.new_partitions)
         self._rows_since += sum(
             1 + len(delta.added) + len(delta.removed) + len(delta.producers) for delta in record.partitions.values()
         )
@@ -192,7 +194,8 @@ class Manifest:
             if payload is None:
                 return None
             payload = {"v": VERSION, "t": self._clock.now_ms(), **payload}
-            record = check_record(self.image, payload, "new manifest record")
+            record = parse_record(payload, "new manifest record")
+            check_record(self.image, record, "new manifest record")
             self._in_doubt = (payload, record, before_apply)
             self._settle_locked()
             due = self._begin_checkpoint_locked()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from kbroker.errors import CorruptionError
+from kbroker.storage.manifest.leadership import NO_EPOCH, NO_LEADER, ModeChange, Move, NewPartition, Registration
 from kbroker.storage.manifest.partition_state import (
     PRODUCER_BATCHES_MAX,
     SPAN_MAX,
@@ -19,7 +20,7 @@ from kbroker.storage.manifest.partition_state import (
 )
 
 VERSION = 2  # of records
-CHECKPOINT_VERSION = 2
+CHECKPOINT_VERSION = 3  # 2 for an image without leadership
 REFERENCE = 11  # values of a reference
 REFERENCE_V1 = 9
 INT64_MAX = (1 << 63) - 1
@@ -37,7 +38,10 @@ class FileEntry(NamedTuple):
 
 
 class PartitionDelta(NamedTuple):
-    """What a record says of one partition; None means unchanged."""
+    """What a record says of one partition; None means unchanged.
+
+    `number` and `leader_epoch`: the broker that sent it, and the epoch that it led under, where the record says so.
+    """
 
     grace_ms: int
     log_start_offset: int | None
@@ -52,10 +56,15 @@ class PartitionDelta(NamedTuple):
     clean_offset: int | None = None
     aborted_gone: tuple[int, ...] = ()  # last offsets
     horizon_ms: int | None = None
+    number: int = NO_LEADER
+    leader_epoch: int = NO_EPOCH
 
 
 class ManifestRecord(NamedTuple):
-    """A parsed record. Times are milliseconds since the epoch."""
+    """A parsed record. Times are milliseconds since the epoch.
+
+    It is applied in this order: registrations, fences, new partitions, deltas, modes, moves, dropped topics.
+    """
 
     time_ms: int
     wal: tuple[str, int] | None
@@ -65,6 +74,11 @@ class ManifestRecord(NamedTuple):
     queued: tuple[tuple[str, int], ...]
     deleted: tuple[str, ...]
     reserved: tuple[tuple[str, int], ...] = ()
+    registrations: tuple[Registration, ...] = ()
+    fences: tuple[int, ...] = ()  # broker numbers that can commit nothing more
+    moves: tuple[Move, ...] = ()
+    modes: tuple[ModeChange, ...] = ()
+    new_partitions: tuple[NewPartition, ...] = ()
 
 
 class RecordParser:
@@ -93,6 +107,12 @@ class RecordParser:
         """An integer within bounds."""
         if type(value) is not int or not low <= value <= high:
             raise self.fail(f"{what}: {value!r:.80} is not an integer from {low} to {high}")
+        return value
+
+    def boolean(self, value: Any, what: str) -> bool:
+        """True or false."""
+        if type(value) is not bool:
+            raise self.fail(f"{what}: {value!r:.80} is not true or false")
         return value
 
     def text(self, value: Any, what: str, limit: int = 1024) -> str:

@@ -9,20 +9,24 @@ from kbroker.lazy_numpy import np
 from kbroker.storage.manifest.deletions import NEVER_MS
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.partition_state import COLUMNS, PartitionState, trim_epochs
-from kbroker.storage.manifest.record import ManifestRecord, PartitionDelta
+from kbroker.storage.manifest.record import ManifestRecord, PartitionDelta, parse_record
 from kbroker.storage.manifest.record_check import check_record
+from kbroker.storage.manifest.record_leadership import apply_moves, apply_numbers
 
 DROPPED_MAX = 100_000  # deleted topics that are remembered: proof that their orphans may be deleted
 
 
 def apply_payload(image: ManifestImage, payload: Any, name: str = "manifest record") -> None:
     """Checks and applies one record, as it is stored."""
-    apply_record(image, check_record(image, payload, name))
+    record = parse_record(payload, name)
+    check_record(image, record, name)
+    apply_record(image, record)
 
 
 def apply_record(image: ManifestImage, record: ManifestRecord) -> None:
     """Applies a record that `check_record` accepted for the current image, under the image's lock."""
     with image.lock:
+        apply_numbers(image, record)
         files = {}
         for number, entry in enumerate(record.files):
             image.reserved.pop(entry.key, None)
@@ -33,6 +37,7 @@ def apply_record(image: ManifestImage, record: ManifestRecord) -> None:
                 image.files.live[files[row.file]] += 1
         for (topic_id, partition), delta in record.partitions.items():
             _apply_partition(image, topic_id, partition, delta, files, record.time_ms)
+        apply_moves(image, record)
         for topic_id, grace_ms in record.dropped_topics:
             for state in image.partitions.pop(topic_id, {}).values():
                 _release(image, state.remove(0, state.object_count), record.time_ms + grace_ms)
@@ -74,7 +79,9 @@ def _apply_partition(
         state.last_stable_offset = delta.last_stable_offset
     for entry in delta.producers:
         state.producers.put(entry, time_ms)
-    state.leader_epochs += delta.leader_epochs
+    if delta.leader_epochs:
+        state.leader_epochs += delta.leader_epochs
+        image.leader_epoch = max(image.leader_epoch, delta.leader_epochs[-1][0])
     state.aborted += delta.aborted
     if delta.aborted_gone:
         gone = set(delta.aborted_gone)

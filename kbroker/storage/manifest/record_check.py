@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kbroker.errors import CorruptionError
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.partition_state import PartitionState, RefRow
-from kbroker.storage.manifest.record import ManifestRecord, PartitionDelta, parse_record
+from kbroker.storage.manifest.record import ManifestRecord, PartitionDelta
+from kbroker.storage.manifest.record_leadership import check_leadership
 
 
-def check_record(image: ManifestImage, payload: Any, name: str) -> ManifestRecord:
-    """Parses a record and checks that it fits; CorruptionError, naming the record, when it does not.
+def check_record(image: ManifestImage, record: ManifestRecord, name: str) -> None:
+    """Checks that a record fits; CorruptionError, naming the record, when it does not.
 
     The caller prevents changes of the image until it has applied the record.
     """
-    record = parse_record(payload, name)
     if record.wal is not None:
         data_dir_id, lsn = record.wal
         if lsn < image.wal_flushed.get(data_dir_id, 0):
@@ -33,7 +31,7 @@ def check_record(image: ManifestImage, payload: Any, name: str) -> ManifestRecor
         raise CorruptionError(f"{name}: an object holds data of no partition")
     for (topic_id, partition), delta in record.partitions.items():
         _check_partition(image, topic_id, partition, delta, f"{name}: partition {topic_id.hex()}/{partition}")
-    return record
+    check_leadership(image, record, name)
 
 
 def _check_keys(image: ManifestImage, record: ManifestRecord, keys: list[str], name: str) -> None:

@@ -253,8 +253,8 @@ def test_times_of_a_row_are_what_it_was_given_or_not_known(newest, smallest, lat
 
 
 def test_checkpoint_of_a_newer_version_is_refused_by_name():
-    payload = write_checkpoint(full_image()) | {"v": 3}
-    with pytest.raises(CorruptionError, match="checkpoint 9: manifest version 3 is newer"):
+    payload = write_checkpoint(full_image()) | {"v": 4}
+    with pytest.raises(CorruptionError, match="checkpoint 9: manifest version 4 is newer"):
         read_checkpoint(payload, "", "checkpoint 9")
 
 
