@@ -22,9 +22,11 @@ from kbroker.storage.ledger.ownership import check_only_claims
 from kbroker.storage.manifest.checkpoint import CheckpointWriter, read_checkpoint
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.parts import PartFolder
-from kbroker.storage.manifest.record import VERSION, ManifestRecord, parse_record
+from kbroker.storage.manifest.record import COLUMNS_VERSION, VERSION, ManifestRecord, parse_record
 from kbroker.storage.manifest.record_apply import apply_record
 from kbroker.storage.manifest.record_check import check_record
+from kbroker.storage.manifest.record_decode import read_record
+from kbroker.storage.manifest.record_encode import encode_record
 from kbroker.storage.stores.object_store import NotFound, ObjectStore, StoreError, StoreUnavailable
 
 logger = logging.getLogger(__name__)
@@ -50,7 +52,7 @@ class RecordLog(Protocol):
 
     def load(self, on_checkpoint: Callable[..., None], on_record: Callable[..., None]) -> Any: ...
 
-    def append(self, kind: Any, payload: dict[str, Any]) -> int: ...
+    def append(self, kind: Any, payload: dict[str, Any] | bytes) -> int: ...
 
     def own(self) -> int: ...
 
@@ -77,8 +79,9 @@ class Manifest:
 
     One lock serialises commits; it is held during requests to the store, so no I/O thread may take it (asserted in a
     debug build). Under it the image's own lock is taken, never the other way round. A checkpoint runs beside commits:
-    it holds the lock only while it copies its content. `on_fenced` is called once, on the thread that noticed, when
-    another broker has taken over: the broker must stop, and keep its WAL.
+    it holds the lock only while it copies its content. `version` is asked in which version a record is to be written.
+    `on_fenced` is called once, on the thread that noticed, when another broker has taken over: the broker must stop,
+    and keep its WAL.
     """
 
     def __init__(
@@ -91,11 +94,13 @@ class Manifest:
         checkpoint_records: int = CHECKPOINT_RECORDS,
         producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
         producer_ids_max: int = 0,
+        version: Callable[[], int] = lambda: VERSION,
     ) -> None:
         self.image = ManifestImage(root, producer_ids_max)
         self._producer_ids_max = producer_ids_max
         self.fenced: Exception | None = None
         self._log = log
+        self._version = version
         self._clock = clock
         self._on_fenced = on_fenced
         self._checkpoint_records = checkpoint_records
@@ -106,7 +111,7 @@ class Manifest:
         self._background: Background = lambda call: call()
         self._is_checkpointing = False
         self._closed = False
-        self._in_doubt: tuple[dict[str, Any], ManifestRecord, Callable[[], None] | None] | None = None
+        self._in_doubt: tuple[dict[str, Any] | bytes, ManifestRecord, Callable[[], None] | None] | None = None
         self._since_checkpoint = 0
         self._rows_since = 0
         self._not_before = self._never_before = clock.monotonic() if clock is not None else 0.0
@@ -142,7 +147,7 @@ class Manifest:
             name = f"manifest record {number}"
             if kind != RECORD_KIND:
                 raise CorruptionError(f"{name}: unknown kind {kind!r}: a newer kbroker wrote it")
-            record = parse_record(payload, name)
+            record = read_record(payload, name)
             check_record(loaded[0], record, name)
             apply_record(loaded[0], record)
             self._count(record)
@@ -193,10 +198,12 @@ class Manifest:
             payload = change(self.image) if callable(change) else change
             if payload is None:
                 return None
-            payload = {"v": VERSION, "t": self._clock.now_ms(), **payload}
+            version = self._version()
+            payload = {"v": min(version, VERSION), "t": self._clock.now_ms(), **payload}
             record = parse_record(payload, "new manifest record")
             check_record(self.image, record, "new manifest record")
-            self._in_doubt = (payload, record, before_apply)
+            stored = encode_record(record) if version >= COLUMNS_VERSION else payload
+            self._in_doubt = (stored, record, before_apply)
             self._settle_locked()
             due = self._begin_checkpoint_locked()
         if due:

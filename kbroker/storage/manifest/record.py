@@ -1,4 +1,4 @@
-"""Manifest records: the JSON of one change of the manifest, parsed with every value checked.
+"""Manifest records: the JSON of versions 1 and 2 of one change of the manifest, parsed with every value checked.
 
 docs/formats/manifest.md is the reference of the keys. A record is checked as a whole before anything of it is applied
 or written; a mismatch raises CorruptionError that names the record and the place.
@@ -19,7 +19,8 @@ from kbroker.storage.manifest.partition_state import (
     pack_times,
 )
 
-VERSION = 2  # of records
+VERSION = 2  # of records in JSON
+COLUMNS_VERSION = 3  # of records in columns (record_columns)
 CHECKPOINT_VERSION = 3  # 2 for an image without leadership
 REFERENCE = 11  # values of a reference
 REFERENCE_V1 = 9
@@ -93,15 +94,18 @@ class RecordParser:
         """The error for a problem in this record, to be raised by the caller."""
         return CorruptionError(f"{self.name}: {problem}")
 
-    def check_version(self, payload: Any, newest: int = VERSION) -> dict[str, Any]:
+    def check_version(self, payload: Any, newest: int = COLUMNS_VERSION) -> dict[str, Any]:
         """Returns the payload as a mapping; a version written by a newer kbroker is refused by name."""
         mapping = self.mapping(payload, "record")
-        version = self.integer(mapping.get("v"), "v", 1)
+        self.check_known(self.integer(mapping.get("v"), "v", 1), newest)
+        return mapping
+
+    def check_known(self, version: int, newest: int = COLUMNS_VERSION) -> None:
+        """Refuses a version written by a newer kbroker by name."""
         if version > newest:
             raise self.fail(
                 f"manifest version {version} is newer than this kbroker knows ({newest}): start a newer kbroker"
             )
-        return mapping
 
     def integer(self, value: Any, what: str, low: int = 0, high: int = INT64_MAX) -> int:
         """An integer within bounds."""
@@ -287,9 +291,11 @@ class RecordParser:
 
 
 def parse_record(payload: Any, name: str) -> ManifestRecord:
-    """Checks the form of a record; ManifestImage checks whether it fits."""
+    """Checks the form of a record in JSON; check_record checks whether it fits."""
     parser = RecordParser(name)
     record = parser.check_version(payload)
+    if record["v"] > VERSION:
+        raise parser.fail(f"version {record['v']} is not JSON")
     files = tuple(parser.file(item, f"f[{n}]") for n, item in enumerate(parser.array(record.get("f", []), "f")))
     sizes = [entry.size for entry in files]
     partitions = {}

@@ -9,8 +9,9 @@ from kbroker.lazy_numpy import np
 from kbroker.storage.manifest.deletions import NEVER_MS
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.partition_state import COLUMNS, PartitionState, trim_epochs
-from kbroker.storage.manifest.record import ManifestRecord, PartitionDelta, parse_record
+from kbroker.storage.manifest.record import ManifestRecord, PartitionDelta
 from kbroker.storage.manifest.record_check import check_record
+from kbroker.storage.manifest.record_decode import read_record
 from kbroker.storage.manifest.record_leadership import apply_moves, apply_numbers
 
 DROPPED_MAX = 100_000  # deleted topics that are remembered: proof that their orphans may be deleted
@@ -18,7 +19,7 @@ DROPPED_MAX = 100_000  # deleted topics that are remembered: proof that their or
 
 def apply_payload(image: ManifestImage, payload: Any, name: str = "manifest record") -> None:
     """Checks and applies one record, as it is stored."""
-    record = parse_record(payload, name)
+    record = read_record(payload, name)
     check_record(image, record, name)
     apply_record(image, record)
 

@@ -85,7 +85,7 @@ def test_find_gives_the_object_of_an_offset():
         (record([], {"-1": {}}), "not a partition number"),
         (record([], {"01": {}}), "not a partition number"),
         (record([file("../up")], {0: {"r": [ref(0, 30, 40)]}}), "not a key below the root"),
-        ({"v": 3, "t": 1}, "newer than this kbroker"),
+        ({"v": 4, "t": 1}, "newer than this kbroker"),
         ({"t": 1}, "v: None"),
         ([], "not an object"),
         (record(w=["dir", 5]) | {"w": ["dir"]}, "a list of 2"),
