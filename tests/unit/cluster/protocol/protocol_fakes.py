@@ -33,15 +33,13 @@ NOTHING = ManifestRecord(0, None, (), {}, (), (), ())
 NOWHERE = Positions(0, 0)
 
 
-def registration(
-    number: int, directory_id: str = "", nonce: str = "", place: str = "", node_id: int = 0
-) -> Registration:
+def registration(number: int, directory_id: str = "") -> Registration:
     return Registration(
         number=number,
         directory_id=directory_id or f"d{number}",
-        node_id=node_id or number,
-        nonce=nonce or f"n{number}",
-        place=place or f"host{number}",
+        node_id=number,
+        nonce=f"n{number}",
+        place=f"host{number}",
         rack="",
         listeners="",
         release="",

@@ -73,8 +73,8 @@ def test_node_id_of_a_live_broker_is_refused_to_another_directory() -> None:
     assert isinstance(judged(led_image(), request), Registration)
 
 
-def start(saved: list[SavedIdentity], identity: SavedIdentity = SavedIdentity("d1", 4, ("old",))) -> Start:
-    return Start(identity, "new", Description(1, "host1"), saved.append)
+def start(saved: list[SavedIdentity]) -> Start:
+    return Start(SavedIdentity("d1", 4, ("old",)), "new", Description(1, "host1"), saved.append)
 
 
 def test_start_saves_its_nonce_before_it_sends_it() -> None:
