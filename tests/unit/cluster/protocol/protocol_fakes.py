@@ -121,6 +121,12 @@ class Topics:
         self.wanted = {name.encode() * 16: mode for name, mode in (wanted or {"t": Mode.WAL, "u": Mode.WAL}).items()}
         self.deleted: set[bytes] = set()
 
+    @classmethod
+    def none(cls) -> Topics:
+        topics = cls()
+        topics.wanted.clear()
+        return topics
+
     def knows(self, topic_id: bytes) -> bool:
         return topic_id in self.wanted
 
