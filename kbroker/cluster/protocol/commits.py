@@ -21,13 +21,15 @@ class Commit:
     """A flush window, or another change of objects: parts that are sent together.
 
     `counter`: the lowest one in the keys of its objects. `files` is set when they are stored. `parts` are those under
-    way; `answered` has, of those that are committed, the manifest record that the answer named.
+    way; `answered` has, of those that are committed, the manifest record that the answer named. `is_cut`: it has its
+    parts; before, its objects are being written.
     """
 
-    def __init__(self, commit_id: int, counter: int, parts: Sequence[Part]) -> None:
+    def __init__(self, commit_id: int, counter: int) -> None:
         self.id = commit_id
         self.counter = counter
-        self.parts = list(parts)
+        self.is_cut = False
+        self.parts: list[Part] = []
         self.files: tuple[FileEntry, ...] | None = None
         self.answered: dict[int, int] = {}
 
@@ -72,10 +74,20 @@ class Commits:
         self._last_id += 1
         return self._last_id
 
+    def reserve(self, counter: int) -> Commit:
+        """Before the first object with this counter or a later one is written, if the parts follow from the objects."""
+        commit = Commit(self.next_id(), counter)
+        self._commits.append(commit)
+        return commit
+
+    def cut(self, commit: Commit, parts: Sequence[Part]) -> None:
+        """The parts of a reserved one."""
+        commit.parts, commit.is_cut = list(parts), True
+
     def begin(self, parts: Sequence[Part], counter: int) -> Commit:
         """Parts that were cut; their objects, with counters from this one on, are not stored yet."""
-        commit = Commit(self.next_id(), counter, parts)
-        self._commits.append(commit)
+        commit = self.reserve(counter)
+        self.cut(commit, parts)
         return commit
 
     def stored(self, commit: Commit, files: Iterable[FileEntry]) -> None:
@@ -122,7 +134,7 @@ class Commits:
         """A part will not be in the ledger, by a verdict that was judged from the manifest record `at`."""
         commit.parts.remove(part)
         self._refusals.append(Refusal(at, commit.counter))
-        self._commits = [commit for commit in self._commits if commit.parts]
+        self._remove_ended()
 
     def drop(self, place: PartitionId, at: int) -> None:
         """The partition is unloaded: no answer to its parts matters any more."""
@@ -145,9 +157,12 @@ class Commits:
                     ended.append(part)
                 else:
                     waiting.add(part.place)
-        self._commits = [commit for commit in self._commits if commit.parts]
+        self._remove_ended()
         self._refusals = [refusal for refusal in self._refusals if not is_settled(refusal, applied)]
         return ended
+
+    def _remove_ended(self) -> None:
+        self._commits = [commit for commit in self._commits if commit.parts or not commit.is_cut]
 
     def oldest_under_way(self) -> int:
         """The lowest counter of an object that a record may still name; without any, the next counter (§2.4)."""

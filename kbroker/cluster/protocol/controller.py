@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 from kbroker.clock import Clock
+from kbroker.cluster.protocol.election import is_all_clean
 from kbroker.cluster.protocol.joined_record import JoinedRecord
 from kbroker.cluster.protocol.ledger_copy import LedgerCopy, TopicState
 from kbroker.cluster.protocol.messages import (
@@ -51,6 +52,10 @@ class Claims(Protocol):
         """Raises Superseded if a higher epoch is claimed; StoreError."""
         ...
 
+    def release(self) -> None:
+        """Releases the claim. Raises Superseded; StoreError."""
+        ...
+
 
 class _Draft(NamedTuple):
     """A record that is being appended."""
@@ -64,7 +69,8 @@ class Controller:
 
     `claim`, `seal`, `append_manifest`, `append_metadata`, `delete_due` and `look` wait for the store. Each may run
     beside the others and beside `receive`, and does nothing where its own kind is under way. None raises for what the
-    store answers: a failure is tried again at the next call, and a higher claim or seal ends the term.
+    store answers: a failure is tried again at the next call, and a higher claim or seal ends the term. `claim` raises
+    StartError where the claim is another's to make.
     """
 
     def __init__(
@@ -124,6 +130,9 @@ class Controller:
         if self.phase is not Phase.SEAL or log in self._sealed or copy.is_busy:
             return
         try:
+            copy.follow()
+            if self.phase is not Phase.SEAL or copy.is_busy:
+                return
             copy.seal()
         except StoreError as error:
             logger.warning("the %s log is not sealed: %s", log.name.lower(), error)
@@ -155,6 +164,14 @@ class Controller:
             self.resign(str(error))
         except StoreError as error:
             logger.debug("the claim could not be looked at: %s", error)
+
+    def release(self) -> bool:
+        """§3: gives the cluster up for another etcd, a single broker or a job, if every row was left clean. By the last
+        broker to stop. Waits for the store. Raises Superseded; StoreError: call it again, or leave it."""
+        if not self.leads or not is_all_clean(self._ledger.image):
+            return False
+        self._claims.release()
+        return True
 
     def resign(self, reason: str) -> None:
         """Ends the term: no verdict, no record any more. What is on its way to the store is not taken back."""
@@ -251,6 +268,10 @@ class Controller:
             number = copy.append(payload)
         except StoreError as error:
             logger.warning("metadata record in doubt: %s", error)
+            return True
+        except ValueError as error:
+            logger.warning("metadata change dropped: %s", error)
+            self._change = None
             return True
         except (Fenced, CorruptionError) as error:
             self.resign(str(error))

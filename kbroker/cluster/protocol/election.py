@@ -46,6 +46,11 @@ def any_may_lead(row: PartitionState) -> bool:
     return row.is_clean or row.mode >= Mode.OBJECT
 
 
+def is_all_clean(image: ManifestImage) -> bool:
+    """§3: whether every partition was resigned to none with everything flushed, so that no log has more."""
+    return all(row.leader == NO_LEADER and row.is_clean for row in image.states())
+
+
 def number_of_tail(row: PartitionState, image: ManifestImage) -> int:
     """The broker that has the directory of the row's tail; NO_LEADER if there is none."""
     registered = image.registrations.get(row.tail[0]) if row.tail is not None else None

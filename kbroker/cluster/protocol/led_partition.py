@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from kbroker.cluster.protocol.messages import Part, PartitionId
+from kbroker.storage.manifest.leadership import NO_LEADER
 
 
 class Stage(Enum):
@@ -48,7 +49,7 @@ class LedPartition:
         self.base_offset = self.committed = end_offset
         self.is_rising = False
         self.stage = Stage.OPEN
-        self.target = 0
+        self.target = NO_LEADER
         self.resignation: Part | None = None
         self.mode_part: Part | None = None
 

@@ -9,6 +9,11 @@ from kbroker.storage.manifest.leadership import Mode
 from kbroker.storage.manifest.partition_state import PartitionState
 
 
+def reachable(wanted: Mode) -> Mode:
+    """What a partition can reach: `replicated` needs a log follower, which no broker has yet."""
+    return Mode.OBJECT if wanted is Mode.OBJECT else Mode.WAL
+
+
 def acknowledges_from_log(led: LedPartition, row: PartitionState | None, wanted: Mode) -> bool:
     """Whether a record may be acknowledged that only the log has."""
     return wanted is not Mode.OBJECT and has_fallen(led, row) and not has_risen(led)
@@ -37,7 +42,7 @@ def report_due(led: LedPartition, row: PartitionState, wanted: Mode, is_flushed:
             return ModeReport(Mode.OBJECT, row.mode_version)
         return None
     led.is_rising = False
-    return ModeReport(wanted, row.mode_version) if wanted is not Mode.OBJECT else None
+    return ModeReport(reachable(wanted), row.mode_version) if wanted is not Mode.OBJECT else None
 
 
 def may_rise(is_flushed: bool) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 
 from kbroker.cluster.protocol.election import is_leaderless, successor
@@ -19,6 +18,7 @@ from kbroker.cluster.protocol.messages import (
     RegisterRequest,
     Verdict,
 )
+from kbroker.cluster.protocol.modes import reachable
 from kbroker.cluster.protocol.registration import NO_NUMBER, Known, Refused, judge_registration
 from kbroker.cluster.protocol.surroundings import Balance, Leases, Transport
 from kbroker.storage.manifest.leadership import NewPartition, Registration
@@ -53,8 +53,8 @@ class RecordBuilder:
         self._balance = balance
         self._grace_ms = grace_ms
         self._ready: dict[int, bool] = {}  # numbers that have said to be saved; whether they are stopping
-        self._starts: deque[RegisterRequest] = deque()
-        self._requests: deque[CommitRequest] = deque()
+        self._starts: dict[str, RegisterRequest] = {}  # by nonce
+        self._requests: dict[tuple[int, int], CommitRequest] = {}  # by sender and id
 
     # -- what arrives ------------------------------------------------------------------------------------------
 
@@ -64,14 +64,13 @@ class RecordBuilder:
             self.is_survey_due |= self._ready.get(message.number) != message.is_stopping
             self._ready[message.number] = message.is_stopping
         elif isinstance(message, RegisterRequest):
-            if all(start.nonce != message.nonce for start in self._starts):
-                self._starts.append(message)
-        elif all((other.number, other.id) != (message.number, message.id) for other in self._requests):
-            self._requests.append(message)
+            self._starts.setdefault(message.nonce, message)
+        else:
+            self._requests.setdefault((message.number, message.id), message)
 
     def put_back(self, record: JoinedRecord) -> None:
         """Judges the requests of a record again that was too large."""
-        self._requests.extendleft(reversed(record.requests))
+        self._requests = {(request.number, request.id): request for request in record.requests} | self._requests
         self.parts_max = max(1, self.parts_max // 2)
         self.is_survey_due = True
 
@@ -105,10 +104,10 @@ class RecordBuilder:
         return record
 
     def _judge_starts(self, record: JoinedRecord) -> None:
-        starts, self._starts = self._starts, deque()
-        for request in starts:
+        starts, self._starts = self._starts, {}
+        for nonce, request in starts.items():
             if not record.has_room_for_start(request.directory_id, request.node_id):
-                self._starts.append(request)
+                self._starts[nonce] = request
                 continue
             image = self._ledger.image
             judged = judge_registration(request, image, record.next_number, self._leases.is_alive)
@@ -116,11 +115,11 @@ class RecordBuilder:
                 known = image.registrations.get(request.directory_id)
                 earlier = known.registration.number if known is not None and not known.fenced else NO_NUMBER
                 record.add_registration(judged, earlier)
-                record.answers.append((request.nonce, RegisterAnswer(request.nonce, judged.number)))
+                record.answers.append((nonce, RegisterAnswer(nonce, judged.number)))
             elif isinstance(judged, Known):
-                self._transport.send(request.nonce, RegisterAnswer(request.nonce, judged.number))
+                self._transport.send(nonce, RegisterAnswer(nonce, judged.number))
             elif isinstance(judged, Refused):
-                self._transport.send(request.nonce, RegisterAnswer(request.nonce, NO_NUMBER, judged.reason))
+                self._transport.send(nonce, RegisterAnswer(nonce, NO_NUMBER, judged.reason))
 
     def fences_due(self, record: JoinedRecord) -> list[int]:
         """§5: a broker whose lease is over is fenced by a record before anything of it is given to others."""
@@ -133,13 +132,13 @@ class RecordBuilder:
 
     def _judge_requests(self, record: JoinedRecord) -> None:
         ledger = Ledger(self._ledger.image, self._ledger.topics, self.targets())
-        requests, self._requests = self._requests, deque()
+        requests, self._requests = self._requests, {}
         waiting: set[PartitionId] = set()
-        for request in requests:
+        for key, request in requests.items():
             places = {part.place for part in request.parts}
             if not waiting.isdisjoint(places) or not record.has_room(request) or rests_on_fence(request, record):
                 waiting |= places
-                self._requests.append(request)
+                self._requests[key] = request
                 continue
             judgements = judge_request(request, ledger)
             accepted, answers = [], []
@@ -157,7 +156,8 @@ class RecordBuilder:
         """Rows are made by the creation of topics alone (cluster protocol §4)."""
         for topic_id, partition in self._ledger.topics.partitions():
             if self._ledger.image.partition(topic_id, partition) is None:
-                record.add_partition(NewPartition(topic_id, partition, self._ledger.topics.durability(topic_id)))
+                mode = reachable(self._ledger.topics.durability(topic_id))
+                record.add_partition(NewPartition(topic_id, partition, mode))
 
     def _drop_topics(self, record: JoinedRecord) -> None:
         for topic_id, states in self._ledger.image.partitions.items():

@@ -100,3 +100,16 @@ def test_object_that_is_being_stored_is_under_way() -> None:
     assert commits.oldest_under_way() == 1
     commits.abandon(commit)
     assert commits.oldest_under_way() == 2
+
+
+def test_object_that_is_written_before_its_part_is_known_is_under_way() -> None:
+    commits = Commits(1)
+    reserved = commits.reserve(commits.next_counter())
+    answer(commits, cut(commits, append_part(0, 5)), at=3)
+    commits.end_applied(3)
+    assert commits.oldest_under_way() == reserved.counter
+    commits.cut(reserved, [append_part(0, 5)._replace(id=commits.next_id())])
+    commits.stored(reserved, [file(pack(1, 1))])
+    answer(commits, reserved, at=4)
+    commits.end_applied(4)
+    assert commits.oldest_under_way() == 3

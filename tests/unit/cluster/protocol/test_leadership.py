@@ -6,8 +6,9 @@ import pytest
 
 from kbroker.cluster.protocol.led_partition import LedPartition, Stage
 from kbroker.cluster.protocol.messages import PartAnswer, Verdict
+from kbroker.storage.ledger.ownership import newest_claim
 from kbroker.storage.manifest.leadership import NO_LEADER, Mode
-from tests.unit.cluster.protocol.protocol_cluster import Broker, Change, Cluster, running
+from tests.unit.cluster.protocol.protocol_cluster import ROOT, Broker, Change, Cluster, running
 from tests.unit.cluster.protocol.protocol_fakes import P, T
 
 
@@ -86,6 +87,21 @@ def test_last_broker_leaves_its_partitions_without_a_leader_for_any_to_lead() ->
     row = broker.ledger.image.partition(*P)
     assert row is not None
     assert (row.leader, row.is_clean) == (NO_LEADER, True)
+
+
+def test_claim_is_released_only_when_every_partition_was_left_clean() -> None:
+    cluster = running(1, t=Mode.WAL)
+    broker = cluster.brokers[0]
+    assert not broker.controller.release()
+    broker.is_stopping = True
+    broker.send_requests()
+    cluster.settle()
+    resign(broker, NO_LEADER)
+    cluster.settle()
+    assert broker.controller.release()
+    claim = newest_claim(cluster.store, ROOT)
+    assert claim is not None
+    assert claim.released
 
 
 def test_leadership_ends_with_the_record_that_moves_it_and_leaves_its_commits(cluster: Cluster) -> None:
