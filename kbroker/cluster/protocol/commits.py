@@ -155,7 +155,7 @@ class Commits:
                 if at is not None and is_applied(at, applied) and is_next_to_end(part, waiting):
                     commit.parts.remove(part)
                     ended.append(part)
-                else:
+                elif part.kind is PartKind.APPEND:
                     waiting.add(part.place)
         self._remove_ended()
         self._refusals = [refusal for refusal in self._refusals if not is_settled(refusal, applied)]

@@ -121,6 +121,7 @@ class Leadership:
                 self.unload(part.place, answer.verdict, answer.at)
             else:
                 self._commits.refuse(commit, part, answer.at)
+            self.end_applied()
 
     def end_applied(self) -> list[Part]:
         """Ends the commits that the own copy has."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kbroker.cluster.protocol.commits import Commit, Commits
 from kbroker.cluster.protocol.messages import Part, PartAnswer, Verdict
-from tests.unit.cluster.protocol.protocol_fakes import NOWHERE, P, Q, append_part, file, pack
+from tests.unit.cluster.protocol.protocol_fakes import NOWHERE, P, Q, append_part, file, pack, replace_part
 
 
 def cut(commits: Commits, *parts: Part) -> Commit:
@@ -113,3 +113,10 @@ def test_object_that_is_written_before_its_part_is_known_is_under_way() -> None:
     answer(commits, reserved, at=4)
     commits.end_applied(4)
     assert commits.oldest_under_way() == 3
+
+
+def test_window_does_not_wait_for_a_replacement_that_was_sent_before() -> None:
+    commits = Commits(1)
+    cut(commits, replace_part(0, 5, {0: pack(1, 7)}))
+    answer(commits, cut(commits, append_part(5, 8)), at=3)
+    assert [part.base_offset for part in commits.end_applied(3)] == [5]
