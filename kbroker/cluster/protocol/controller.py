@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from enum import Enum
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from kbroker.clock import Clock
@@ -25,6 +26,7 @@ from kbroker.cluster.protocol.surroundings import Balance, Leases, MetadataChang
 from kbroker.errors import CorruptionError
 from kbroker.storage.ledger.numbered_log import Fenced
 from kbroker.storage.ledger.ownership import Superseded
+from kbroker.storage.manifest.record import ManifestRecord
 from kbroker.storage.stores.object_store import ObjectStore, StoreError
 
 logger = logging.getLogger(__name__)
@@ -60,7 +62,8 @@ class Claims(Protocol):
 class _Draft(NamedTuple):
     """A record that is being appended."""
 
-    record: JoinedRecord
+    joined: JoinedRecord
+    record: ManifestRecord
     payload: Any
 
 
@@ -227,14 +230,14 @@ class Controller:
         if draft is None:
             return False
         try:
-            number = copy.append(draft.payload)
+            number = copy.append(draft.payload, partial(copy.state.apply_checked, draft.record))
         except StoreError as error:
             logger.warning("manifest record in doubt: %s", error)
             return True
         except ValueError as error:
             logger.warning("manifest record split: %s", error)
             self._draft = None
-            self.builder.put_back(draft.record)
+            self.builder.put_back(draft.joined)
             return True
         except (Fenced, CorruptionError) as error:
             self.resign(str(error))
@@ -242,14 +245,14 @@ class Controller:
         self._draft = None
         if self.leads:
             self._publish(Log.MANIFEST, number, draft.payload)
-            for destination, answer in draft.record.stored_answers(number):
+            for destination, answer in draft.joined.stored_answers(number):
                 self._transport.send(destination, answer)
         return True
 
     def _draft_record(self) -> _Draft | None:
         joined = self.builder.build()
         record = joined.record(self._clock.now_ms())
-        return _Draft(joined, self._ledger.manifest.state.payload(record)) if record is not None else None
+        return _Draft(joined, record, self._ledger.manifest.state.payload(record)) if record is not None else None
 
     def append_metadata(self) -> bool:
         """Appends the next change of the metadata; as `append_manifest`."""

@@ -18,9 +18,11 @@ from kbroker.cluster.protocol.messages import (
     Verdict,
 )
 from kbroker.storage.manifest.leadership import ModeChange, Move, NewPartition, Registration
+from kbroker.storage.manifest.partition_state import RefRow
 from kbroker.storage.manifest.record import FileEntry, ManifestRecord, PartitionDelta
 
 PARTS_MAX = 1_000  # of one record; the rest waits for the next
+_ADDED, _NUMBER, _LEADER_EPOCH = map(PartitionDelta._fields.index, ("added", "number", "leader_epoch"))
 
 
 class JoinedRecord:
@@ -85,28 +87,24 @@ class JoinedRecord:
 
     def add_parts(self, request: CommitRequest, parts: list[Part], ledger: Ledger) -> None:
         """The accepted parts of a request, with the files that they use."""
-        places: dict[int, int] = {}
+        places = self._add_files(request, parts)
         for part in parts:
             self._touched.add(part.place)
-            self._parts += 1
             if part.kind is PartKind.MODE and part.mode is not None:
                 self._modes.append(ModeChange(*part.place, part.mode.mode))
             elif part.kind is PartKind.RESIGN:
                 self.add_move(resignation(part, ledger, self.next_leader_epoch))
             elif part.delta is not None:
-                self._deltas[part.place] = self._renumbered(request, part.delta, places, part)
+                self._deltas[part.place] = _renumbered(part, places)
+        self._parts += len(parts)
         self._committed.append((request, parts))
 
-    def _renumbered(
-        self, request: CommitRequest, delta: PartitionDelta, places: dict[int, int], part: Part
-    ) -> PartitionDelta:
-        """The delta with references to this record's files instead of the request's."""
-        for row in delta.added:
-            if row.file not in places:
-                places[row.file] = len(self._files)
-                self._files.append(request.files[row.file])
-        added = tuple(row._replace(file=places[row.file]) for row in delta.added)
-        return delta._replace(added=added, number=part.number, leader_epoch=part.leader_epoch)
+    def _add_files(self, request: CommitRequest, parts: list[Part]) -> dict[int, int]:
+        """Names the files that the parts use; returns their places in the record by those in the request."""
+        used = sorted({row.file for part in parts if part.delta is not None for row in part.delta.added})
+        places = dict(zip(used, range(len(self._files), len(self._files) + len(used)), strict=True))
+        self._files += [request.files[place] for place in used]
+        return places
 
     def add_move(self, move: Move) -> None:
         """A partition gets another leader, or another leader epoch."""
@@ -155,6 +153,15 @@ class JoinedRecord:
             given = tuple(PartAnswer(part.id, Verdict.COMMITTED, part.end_offset, number) for part in parts)
             answers.append((request.number, CommitAnswer(request.id, given)))
         return answers
+
+
+def _renumbered(part: Part, places: dict[int, int]) -> PartitionDelta:
+    """The part's delta, from its sender, with references to the record's files. (`_replace` takes thrice the time.)"""
+    assert part.delta is not None
+    values = list(part.delta)
+    values[_ADDED] = tuple([RefRow._make((*row[:-1], places[row.file])) for row in part.delta.added])
+    values[_NUMBER], values[_LEADER_EPOCH] = part.number, part.leader_epoch
+    return PartitionDelta._make(values)
 
 
 def is_once_a_record(request: CommitRequest, touched: set[PartitionId | str | int]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from kbroker.cluster.protocol.manifest_state import ManifestState
@@ -65,7 +66,7 @@ class LogCopy(Generic[S]):
         self._in_doubt = False
         self._loading: S | None = None  # the state that a load builds
         self._is_loaded = False
-        self._found: list[tuple[int, Any]] = []  # records that were read and are not applied yet
+        self._found: list[tuple[int, Callable[[], Any]]] = []  # records to be applied, and how
 
     @property
     def is_busy(self) -> bool:
@@ -99,7 +100,7 @@ class LogCopy(Generic[S]):
             return True
         if not self._is_loaded or not self.can_read or not self._log.take(record.epoch, record.number):
             return False
-        self._apply(record.number, record.record)
+        self._apply(record.number, partial(self.state.apply, record.number, record.record))
         return True
 
     def follow(self) -> None:
@@ -126,9 +127,10 @@ class LogCopy(Generic[S]):
         with self._request():
             self._log.seal_previous()
 
-    def append(self, payload: Any) -> int:
+    def append(self, payload: Any, apply: Callable[[], Any] | None = None) -> int:
         """Appends a record and applies it; returns its number. After StoreError: append the very same again.
 
+        `apply`: changes the state as the payload does, for less, and returns the change.
         Raises Fenced, CorruptionError: it is not in the log by this append, unless an earlier one was in doubt;
         ValueError: it is too large to be a record.
         """
@@ -140,7 +142,7 @@ class LogCopy(Generic[S]):
                 self._in_doubt = False
                 raise
             self._in_doubt = False
-            self._found.append((number, payload))
+            self._found.append((number, apply or partial(self.state.apply, number, payload)))
         return number
 
     @contextmanager
@@ -164,21 +166,21 @@ class LogCopy(Generic[S]):
         if self._loading is not None:
             self._loading.apply(number, payload)
         else:
-            self._found.append((number, payload))
+            self._found.append((number, partial(self.state.apply, number, payload)))
 
     def _apply_found(self) -> None:
         if not self._is_loaded:
             return
         found, self._found = self._found, []
-        for number, payload in found:
-            self._apply(number, payload)
+        for number, apply in found:
+            self._apply(number, apply)
         self.number = self._log.last_number
         if self._log.authority != self.epoch:
             self.epoch = self._log.authority
             self.on_sealed(self.epoch)
 
-    def _apply(self, number: int, payload: Any) -> None:
-        change = self.state.apply(number, payload)
+    def _apply(self, number: int, apply: Callable[[], Any]) -> None:
+        change = apply()
         self.number = number
         self.on_applied(number, change)
 

@@ -30,6 +30,10 @@ class ManifestState:
         name = f"manifest record {number}"
         record = read_record(payload, name)
         check_record(self.image, record, name)
+        return self.apply_checked(record)
+
+    def apply_checked(self, record: ManifestRecord) -> ManifestRecord:
+        """Applies a record that `payload` has checked, with no other one in between."""
         apply_record(self.image, record)
         return record
 
