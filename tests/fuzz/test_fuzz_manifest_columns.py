@@ -9,17 +9,20 @@ from collections.abc import Callable
 from os import environ
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker.errors import CorruptionError
 from kbroker.storage.formats.object_keys import klix_key, pack_key
+from kbroker.storage.manifest import partition_state
 from kbroker.storage.manifest.checkpoint import read_checkpoint, write_checkpoint
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.leadership import Mode, ModeChange, Move, NewPartition, Registration
-from kbroker.storage.manifest.partition_state import SPAN_MAX, RefRow, pack_times
+from kbroker.storage.manifest.partition_state import BLOCK_ROWS, SPAN_MAX, RefRow, pack_times
 from kbroker.storage.manifest.record import FileEntry, ManifestRecord, PartitionDelta
 from kbroker.storage.manifest.record_apply import apply_payload, apply_record
+from kbroker.storage.manifest.record_check import check_record
 from kbroker.storage.manifest.record_columns import HEADER, TABLES
 from kbroker.storage.manifest.record_decode import read_record
 from kbroker.storage.manifest.record_encode import encode_record
@@ -111,7 +114,7 @@ def test_a_record_is_read_as_it_was_written_and_as_the_twin_reads_it(record: Man
 
 
 def plausible(draw: random.Random, image: ManifestImage, serial: int) -> ManifestRecord:
-    """A record that fits: appends with producers and transactions, and now and then leadership."""
+    """A record that fits: appends with producers and transactions, new log starts, and now and then leadership."""
     named: list[FileEntry] = []
     partitions: dict[tuple[bytes, int], PartitionDelta] = {}
     for state in draw.sample(image.states(), draw.randint(0, min(4, len(image.states())))):
@@ -124,9 +127,12 @@ def plausible(draw: random.Random, image: ManifestImage, serial: int) -> Manifes
             rows.append(row)
             end = row.end_offset
         producers = [(draw.randint(0, 5), 0, -1, 5, -1, ((0, 1, 0, 5),) * draw.randint(0, 5))] * draw.randint(0, 1)
+        start = state.log_start_offset + draw.randint(0, 9) if draw.random() < 0.1 else None
+        sender = draw.choice([(-1, -1), (state.leader, state.leader_epoch if state.leader > 0 else -1)])
         partitions[state.topic_id, state.partition] = PartitionDelta(
-            0, None, end, None if draw.random() < 0.5 else end, draw.choice([None, (), ((7, 3),)]), (),
-            ((5, 1, 2, 3),) * draw.randint(0, 1), tuple(producers), (), tuple(rows),
+            0, start, end, None if draw.random() < 0.5 else end, draw.choice([None, (), ((7, 3),)]), (),
+            ((5, 1, 2, 3),) * (draw.random() < 0.1), tuple(producers), (), tuple(rows), number=sender[0],
+            leader_epoch=sender[1],
         )  # fmt: skip
     used = {row.file for delta in partitions.values() for row in delta.added}
     assert len(used) == len(named)
@@ -226,11 +232,16 @@ def test_damaged_columns_are_refused_by_name_or_fit() -> None:
     assert refused > 20
 
 
-def test_records_give_the_same_image_in_memory_and_as_bytes() -> None:
+@pytest.mark.parametrize("block_rows", [4, BLOCK_ROWS])
+def test_records_give_the_same_image_in_memory_and_as_bytes(monkeypatch: pytest.MonkeyPatch, block_rows: int) -> None:
+    monkeypatch.setattr(partition_state, "BLOCK_ROWS", block_rows)
     draw = random.Random(7)
     one, two = ManifestImage("root/"), ManifestImage("root/")
-    for serial in range(1, 60):
+    for serial in range(1, 200):
         record = plausible(draw, one, serial)
+        check_record(one, record, f"record {serial}")
         apply_record(one, record)
         apply_payload(two, encode_record(record), f"record {serial}")
-    assert write_checkpoint(one) == write_checkpoint(two)
+        assert write_checkpoint(one) == write_checkpoint(two)
+    assert one.reference_count > 200
+    assert one.memory_bytes == two.memory_bytes

@@ -11,7 +11,8 @@ from kbroker.storage.manifest.column_checks import check_file_columns, check_ref
 from kbroker.storage.manifest.key_table import PREFIX_OTHER
 from kbroker.storage.manifest.keys import FORM_OTHER, PackedETag, PackedKey, unpack_etag, unpack_object_key
 from kbroker.storage.manifest.leadership import NO_LEADER, Mode, ModeChange, Move, NewPartition
-from kbroker.storage.manifest.partition_state import PRODUCER_BATCHES_MAX, ProducerEntry, RefRow
+from kbroker.storage.manifest.partition_state import COLUMNS as ROW_COLUMNS
+from kbroker.storage.manifest.partition_state import FILE, PRODUCER_BATCHES_MAX, TIMES, ProducerEntry, RefRow
 from kbroker.storage.manifest.record import (
     INT32_MAX,
     INT64_MAX,
@@ -41,6 +42,8 @@ _LEAST = {
     "epochs": {"leader_epoch": 0, "start_offset": 0},
 }  # fmt: skip
 
+PART_TABLES = ("added", "removed", "producers", "open", "aborted", "aborted_gone", "epochs")  # columns of `parts`, too
+
 
 def read_record(payload: Any, name: str) -> ManifestRecord:
     """A record as the log has it: JSON of version 1 or 2, or bytes of version 3.
@@ -50,21 +53,20 @@ def read_record(payload: Any, name: str) -> ManifestRecord:
     if not isinstance(payload, bytes):
         return parse_record(payload, name)
     parser = RecordParser(name)
+    columns = read_columns(payload, parser)
+    return record_of(parser, columns, partitions_of(columns.tables))
+
+
+def read_columns(payload: bytes, parser: RecordParser) -> RecordColumns:
+    """The columns of a record of version 3, with every value of the tables checked."""
     columns = split_columns(payload, parser)
-    check_columns(parser, columns)
-    return _record(parser, columns)
-
-
-def check_columns(parser: RecordParser, columns: RecordColumns) -> None:
-    """Checks every value of the tables."""
     tables = columns.tables
     parts, added, files = tables["parts"], tables["added"], tables["files"]
     for table, least in _LEAST.items():
         for name, low in least.items():
             require(parser, table, tables[table][name] >= low, name)
-    for name in ("added", "removed", "producers", "aborted", "aborted_gone", "epochs"):
-        _check_sum(parser, parts[name], columns.rows(name), name)
-    _check_sum(parser, np.maximum(parts["open"], 0), columns.rows("open"), "open")
+    for name in PART_TABLES:
+        _check_sum(parser, np.maximum(parts[name], 0), columns.rows(name), name)
     _check_sum(parser, tables["producers"]["batches"], columns.rows("batches"), "batches")
     require(parser, "producers", tables["producers"]["batches"] <= PRODUCER_BATCHES_MAX, "batches")
     require(parser, "aborted", tables["aborted"]["last"] >= tables["aborted"]["first"], "last")
@@ -90,6 +92,7 @@ def check_columns(parser: RecordParser, columns: RecordColumns) -> None:
         added["span"].astype(np.int64) - 1,
         files["size"][added["file"]],
     )
+    return columns
 
 
 def _check_sum(parser: RecordParser, counts: np.ndarray, rows: int, name: str) -> None:
@@ -97,7 +100,10 @@ def _check_sum(parser: RecordParser, counts: np.ndarray, rows: int, name: str) -
         raise parser.fail(f"parts: {name} of all partitions are not the {rows} rows of the table")
 
 
-def _record(parser: RecordParser, columns: RecordColumns) -> ManifestRecord:
+def record_of(
+    parser: RecordParser, columns: RecordColumns, partitions: dict[tuple[bytes, int], PartitionDelta]
+) -> ManifestRecord:
+    """The record, with these of its partitions. Checks the JSON."""
     about = columns.about
     wal = None
     if "w" in about:
@@ -106,8 +112,8 @@ def _record(parser: RecordParser, columns: RecordColumns) -> ManifestRecord:
     return ManifestRecord(
         time_ms=columns.time_ms,
         wal=wal,
-        files=read_files(parser, columns),
-        partitions=_partitions(columns.tables),
+        files=_files(parser, columns),
+        partitions=partitions,
         dropped_topics=tuple(
             (parser.topic_id(topic_hex, "d"), parser.integer(grace_ms, "d"))
             for topic_hex, grace_ms in _rows(parser, about, "d", 2)
@@ -149,8 +155,7 @@ def _move(parser: RecordParser, item: Any) -> Move:
     )
 
 
-def read_files(parser: RecordParser, columns: RecordColumns) -> tuple[FileEntry, ...]:
-    """The objects of a record whose columns were checked."""
+def _files(parser: RecordParser, columns: RecordColumns) -> tuple[FileEntry, ...]:
     prefixes: list[str] = columns.about["k"]
     keys = parser.mapping(columns.about.get("o"), "o")
     etags = parser.mapping(columns.about.get("e"), "e")
@@ -175,9 +180,23 @@ def read_files(parser: RecordParser, columns: RecordColumns) -> tuple[FileEntry,
     return tuple(found)
 
 
-def _partitions(tables: dict[str, Table]) -> dict[tuple[bytes, int], PartitionDelta]:
+def select_parts(tables: dict[str, Table], chosen: np.ndarray) -> dict[str, Table]:
+    """The tables with the chosen partitions alone, and all topics and objects."""
+    parts = tables["parts"]
+    counts = {name: np.maximum(parts[name], 0) for name in PART_TABLES}
+    kept = {name: np.repeat(chosen, count) for name, count in counts.items()}
+    kept["parts"] = chosen
+    kept["batches"] = np.repeat(kept["producers"], tables["producers"]["batches"])
+    return tables | {
+        name: {column: values[rows] for column, values in tables[name].items()} for name, rows in kept.items()
+    }
+
+
+def partitions_of(tables: dict[str, Table]) -> dict[tuple[bytes, int], PartitionDelta]:
+    """The deltas in these tables, which were checked."""
     topics: list[bytes] = [bytes(topic_id) for topic_id in tables["topics"]["topic_id"].tolist()]
-    added, producers = iter(_added(tables["added"])), iter(_producers(tables["producers"], tables["batches"]))
+    added = map(RefRow._make, reference_matrix(tables["added"]).tolist())
+    producers = iter(_producers(tables["producers"], tables["batches"]))
     opened, aborted, epochs = (iter(_tuples(tables[name])) for name in ("open", "aborted", "epochs"))
     removed, gone = iter(tables["removed"]["base_offset"].tolist()), iter(tables["aborted_gone"]["last"].tolist())
     found: dict[tuple[bytes, int], PartitionDelta] = {}
@@ -211,12 +230,21 @@ def _tuples(table: Table) -> list[Any]:
     return list(zip(*(column.tolist() for column in table.values()), strict=True))
 
 
-def _added(table: Table) -> list[RefRow]:
-    times = (table["span"].astype(np.uint64) << np.uint64(32) | table["late"]).astype(np.int64)
-    columns = [table[name] for name in ("start", "length", "crc32c", "leader_epoch", "max_timestamp", "record_count")]
-    ends = table["base_offset"] + table["count"]
-    rows = [column.tolist() for column in (table["base_offset"], ends, *columns, times, table["file"])]
-    return list(map(RefRow._make, zip(*rows, strict=True)))
+def matrix(table: Table) -> np.ndarray:
+    """A table as rows of int64."""
+    found = np.empty((len(next(iter(table.values()))), len(table)), np.int64)
+    for place, column in enumerate(table.values()):
+        found[:, place] = column
+    return found
+
+
+def reference_matrix(table: Table) -> np.ndarray:
+    """The references added as rows in RefRow's order."""
+    found = matrix(table)
+    found[:, 1] += found[:, 0]
+    found[:, TIMES] = found[:, TIMES] << 32 | found[:, TIMES + 1]
+    found[:, FILE] = table["file"]
+    return found[:, :ROW_COLUMNS].copy()
 
 
 def _producers(table: Table, batches: Table) -> list[ProducerEntry]:

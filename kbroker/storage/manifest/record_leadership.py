@@ -8,7 +8,7 @@ from kbroker.errors import CorruptionError
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.leadership import NO_LEADER, Move, Registered, Registration
 from kbroker.storage.manifest.partition_state import PartitionState
-from kbroker.storage.manifest.record import ManifestRecord
+from kbroker.storage.manifest.record import ManifestRecord, PartitionDelta
 
 
 def has_leadership(record: ManifestRecord) -> bool:
@@ -44,14 +44,23 @@ def check_leadership(image: ManifestImage, record: ManifestRecord, name: str) ->
         raise CorruptionError(f"{name}: a topic is dropped and gets partitions")
     for move in record.moves:
         _check_move(image, move, fenced, name)
-    for (topic_id, partition), delta in record.partitions.items():
-        state = image.partition(topic_id, partition)
-        if state is None and image.registrations:
-            raise CorruptionError(f"{name}: partition {_named(topic_id, partition)} is changed, and has no row")
-        if (topic_id, partition) in made:
-            raise CorruptionError(f"{name}: partition {_named(topic_id, partition)} is made and changed")
-        if delta.number != NO_LEADER:
-            _check_sender(image, state, delta.number, delta.leader_epoch, f"{name}: {_named(topic_id, partition)}")
+
+
+def check_sender(
+    image: ManifestImage, record: ManifestRecord, topic_id: bytes, partition: int, delta: PartitionDelta, what: str
+) -> None:
+    """CorruptionError unless the row is there, once brokers are registered, and led by the delta's sender."""
+    state = image.partition(topic_id, partition)
+    if state is None and image.registrations:
+        raise CorruptionError(f"{what} is changed, and has no row")
+    if any(made[:2] == (topic_id, partition) for made in record.new_partitions):
+        raise CorruptionError(f"{what} is made and changed")
+    if delta.number == NO_LEADER:
+        return
+    row = (state.leader, state.leader_epoch) if state is not None else None
+    if row != (delta.number, delta.leader_epoch) or image.is_fenced(delta.number):
+        sender = f"broker number {delta.number} under epoch {delta.leader_epoch}"
+        raise CorruptionError(f"{what}: from {sender}, but the row has {row}")
 
 
 def _check_numbers(image: ManifestImage, record: ManifestRecord, name: str) -> set[int]:
@@ -83,14 +92,6 @@ def _check_move(image: ManifestImage, move: Move, fenced: set[int], name: str) -
         raise CorruptionError(f"{what} is moved to broker number {move.leader}, which is not known")
     if move.leader in fenced or image.is_fenced(move.leader):
         raise CorruptionError(f"{what} is moved to broker number {move.leader}, which is fenced")
-
-
-def _check_sender(
-    image: ManifestImage, state: PartitionState | None, number: int, leader_epoch: int, what: str
-) -> None:
-    row = (state.leader, state.leader_epoch) if state is not None else None
-    if row != (number, leader_epoch) or image.is_fenced(number):
-        raise CorruptionError(f"{what}: from broker number {number} under epoch {leader_epoch}, but the row has {row}")
 
 
 def _named(topic_id: bytes, partition: int) -> str:
