@@ -110,8 +110,7 @@ class ClusterBroker:
         requests: list[Message] = [self._start_request()]
         if self.commits is not None and self.leadership is not None:
             requests += self.commits.requests(self.ledger.positions)
-            for part in (*self.leadership.mode_parts(), *self.leadership.resignations()):
-                requests.append(self._request_of(part))
+            requests += map(self._request_of, self.leadership.parts_due())
         for request in requests:
             self._surroundings.transport.send(CONTROLLER, request)
 

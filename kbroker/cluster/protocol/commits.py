@@ -12,7 +12,6 @@ from kbroker.cluster.protocol.messages import (
     PartitionId,
     PartKind,
     Positions,
-    Verdict,
 )
 from kbroker.storage.manifest.record import FileEntry
 
@@ -184,8 +183,3 @@ def is_next_to_end(part: Part, waiting: set[PartitionId]) -> bool:
 def is_settled(refusal: Refusal, applied: int) -> bool:
     """§2.4: the own copy has everything that the verdict was judged from, so it says whether the object is named."""
     return refusal.at <= applied
-
-
-def is_final(verdict: Verdict) -> bool:
-    """Whether the part is not sent again."""
-    return verdict is not Verdict.TOO_EARLY

@@ -52,7 +52,9 @@ class Leadership:
             self.follow_row(place)
         self.end_applied()
         for change in record.modes:
-            self._advance((change.topic_id, change.partition))
+            led = self._led.get((change.topic_id, change.partition))
+            if led is not None:
+                self._host.advance(led)
 
     def on_reloaded(self) -> None:
         """The own copy is a new one: any row may have changed."""
@@ -60,33 +62,27 @@ class Leadership:
         for place in [*self._led, *places]:
             self.follow_row(place)
         self.end_applied()
-        for place in list(self._led):
-            self._advance(place)
+        self.on_topics()
 
     def on_topics(self) -> None:
         """The metadata has changed: topics may want another durability."""
-        for place in list(self._led):
-            self._advance(place)
+        for led in self:
+            self._host.advance(led)
 
     def follow_row(self, place: PartitionId) -> None:
-        """Leads or unloads a partition as its row says."""
+        """Leads or unloads a partition as its row says: built from its row and its tail, never from memory."""
         row, led = self.row(place), self._led.get(place)
-        if row is not None and row.leader == self.number:
-            if led is None or led.leader_epoch < row.leader_epoch:
-                self.unload(place)
-                self._load(place, row)
-        elif led is not None:
+        if row is None or row.leader != self.number:
             self.unload(place)
+        elif led is None or led.leader_epoch < row.leader_epoch:
+            self.unload(place)
+            led = self._led[place] = LedPartition(place, row.leader_epoch, row.end_offset)
+            self._host.lead(led, row, tails.tail_epoch(row, self._directory_id))
+            self._host.advance(led)
 
     def row(self, place: PartitionId) -> PartitionState | None:
         """The partition's row in the own copy."""
         return self._ledger.image.partition(*place)
-
-    def _load(self, place: PartitionId, row: PartitionState) -> None:
-        """Builds the partition from its row and its tail, never from what was in memory."""
-        led = self._led[place] = LedPartition(place, row.leader_epoch, row.end_offset)
-        self._host.lead(led, row, tails.tail_epoch(row, self._directory_id))
-        self._host.advance(led)
 
     def unload(self, place: PartitionId, reason: Verdict | None = None, at: int = 0) -> None:
         """The partition is not led here any more. `at`: the manifest record that a verdict was judged from."""
@@ -95,11 +91,6 @@ class Leadership:
             return
         self._commits.drop(place, at)
         self._host.unload(led, reason)
-
-    def unload_all(self) -> None:
-        """The number is fenced, or the broker ends."""
-        for place in list(self._led):
-            self.unload(place, Verdict.FENCED)
 
     # -- commits -----------------------------------------------------------------------------------------------
 
@@ -133,17 +124,15 @@ class Leadership:
         """Whether what only the log has may be acknowledged."""
         return modes.acknowledges_from_log(led, self.row(led.place), self._ledger.topics.durability(led.topic_id))
 
-    def _advance(self, place: PartitionId) -> None:
-        led = self._led.get(place)
-        if led is not None:
-            self._host.advance(led)
-
-    def mode_parts(self) -> list[Part]:
-        """The reports that are due: to be sent until the own copy has their records."""
+    def parts_due(self) -> list[Part]:
+        """Resignations that were made, and reports of modes: to be sent until the own copy has their records."""
         parts = []
         for led in self._led.values():
+            if led.resignation is not None:
+                parts.append(led.resignation)
+                continue
             row = self.row(led.place)
-            if row is None or led.resignation is not None:
+            if row is None:
                 continue
             wanted = self._ledger.topics.durability(led.topic_id)
             is_flushed = self._host.acknowledged(led) <= led.committed
@@ -175,17 +164,13 @@ class Leadership:
     def resign_flushed(self, place: PartitionId) -> bool:
         """Resigns to the target once everything is flushed; True if it did."""
         led = self._led.get(place)
-        if led is None or led.stage is not Stage.HELD or not self.may_resign(led):
+        if led is None or led.stage is not Stage.HELD or led.is_rising or not self.is_flushed(led):
             return False
         self._resign(led, Successor(led.target, clean=True))
         return True
 
-    def may_resign(self, led: LedPartition) -> bool:
-        """A resignation to another broker follows the last flush, and no rise that is on its way."""
-        return self.is_flushed(led) and not led.is_rising
-
     def is_flushed(self, led: LedPartition) -> bool:
-        """The ledger has everything that the log has."""
+        """A resignation to another broker follows the last flush: the ledger has everything that the log has."""
         return led.committed >= self._host.end_offset(led)
 
     def give_up(self, place: PartitionId) -> None:
@@ -196,17 +181,9 @@ class Leadership:
 
     def _resign(self, led: LedPartition, successor: Successor) -> None:
         """Final: also without an answer, nothing is appended under this epoch any more."""
-        led.stage = self.resigned_stage()
+        led.stage = Stage.RESIGNED
         led.resignation = self._part(led, PartKind.RESIGN)._replace(successor=successor)
         logger.info("resigned partition %s/%d, epoch %d", led.topic_id.hex(), led.partition, led.leader_epoch)
-
-    def resigned_stage(self) -> Stage:
-        """§5: resignation is final."""
-        return Stage.RESIGNED
-
-    def resignations(self) -> list[Part]:
-        """The resignations that were made: to be sent until the own copy shows another epoch."""
-        return [led.resignation for led in self._led.values() if led.resignation is not None]
 
 
 def committed_position(answer: PartAnswer) -> int:
