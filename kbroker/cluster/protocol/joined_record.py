@@ -166,4 +166,4 @@ def _renumbered(part: Part, places: dict[int, int]) -> PartitionDelta:
 
 def is_once_a_record(request: CommitRequest, touched: set[PartitionId | str | int]) -> bool:
     """§4: a record has each partition at most once."""
-    return touched.isdisjoint(part.place for part in request.parts)
+    return touched.isdisjoint([part.place for part in request.parts])

@@ -39,7 +39,7 @@ def judge_request(request: CommitRequest, ledger: Ledger) -> list[Judgement]:
         if is_twice(part, seen) and judgements[n] is Outcome.ACCEPTED:
             judgements[n] = Verdict.TOO_EARLY
         seen.add(part.place)
-    return hold_packs_together(request.parts, judgements)
+    return hold_packs_together(request.parts, judgements) if Verdict.TOO_EARLY in judgements else judgements
 
 
 def is_twice(part: Part, seen: Container[tuple[bytes, int]]) -> bool:
