@@ -27,7 +27,7 @@ from kbroker.cluster.protocol.messages import (
 from kbroker.cluster.protocol.registration import Start
 from kbroker.cluster.protocol.surroundings import Balance, Leases, PartitionHost, Transport
 from kbroker.storage.manifest.record import ManifestRecord
-from kbroker.storage.stores.object_store import ObjectStore
+from kbroker.storage.stores.object_store import ObjectStore, StoreError
 
 
 class Surroundings(NamedTuple):
@@ -125,9 +125,19 @@ class ClusterBroker:
     # -- the ledger --------------------------------------------------------------------------------------------
 
     def follow(self, log: Log) -> None:
-        """Reads a log on from the bucket. Waits for the store. Raises StoreError, CorruptionError."""
+        """Reads a log on from the bucket, unless another request of it is under way. Waits for the store.
+
+        Raises StoreError, CorruptionError.
+        """
+        copy = self.ledger.log(log)
+        if not copy.can_read:
+            return
         self.gaps.discard(log)
-        self.ledger.log(log).follow()
+        try:
+            copy.follow()
+        except StoreError:
+            self.gaps.add(log)
+            raise
 
     def _on_manifest(self, number: int, record: ManifestRecord) -> None:
         if self.leadership is not None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from kbroker.cluster.protocol.controller import Phase
+from kbroker.cluster.protocol.ledger_copy import LogCopy
+from kbroker.cluster.protocol.manifest_state import ManifestState
 from kbroker.cluster.protocol.messages import CommitAnswer, CommitRequest, Log, Positions, StreamedRecord, Verdict
 from kbroker.cluster.protocol.registration import SavedIdentity
 from kbroker.storage.manifest.leadership import Mode
+from kbroker.storage.manifest.record_decode import read_record
 from kbroker.storage.stores.object_store import StoreUnavailable
 from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
 from tests.unit.cluster.protocol.protocol_cluster import Broker, Change, Cluster, running
-from tests.unit.cluster.protocol.protocol_fakes import P, Q, append_part
+from tests.unit.cluster.protocol.protocol_fakes import P, Q, T, append_part
 
 
 def verdicts(cluster: Cluster) -> list[Verdict]:
@@ -215,3 +222,54 @@ def test_partition_that_waits_for_its_log_is_given_up_by_command() -> None:
     second.controller.elect_unclean({P})
     cluster.settle()
     assert second.led.get(P) is not None
+
+
+def test_record_that_is_too_large_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = running(1, t=Mode.OBJECT, u=Mode.OBJECT)
+    broker = cluster.brokers[0]
+    broker.flush(P, 5)
+    broker.flush(Q, 3)
+    cluster.deliver()
+    append = LogCopy.append
+
+    def refuse_two_parts(self: LogCopy[ManifestState], payload: bytes, *rest: Any) -> int:
+        if len(read_record(payload, "record").partitions) > 1:
+            raise ValueError("too large")
+        return append(self, payload, *rest)
+
+    monkeypatch.setattr(LogCopy, "append", refuse_two_parts)
+    broker.controller.builder.parts_max = 2
+    before = broker.ledger.manifest.number
+    cluster.settle()
+    assert broker.ledger.manifest.number == before + 2
+    assert [broker.led.get(place).committed for place in (P, Q)] == [5, 3]
+
+
+def test_controller_need_not_be_registered() -> None:
+    cluster = Cluster()
+    broker = cluster.broker(1)
+    broker.take_over()
+    assert broker.number == 0
+    cluster.settle()
+    assert broker.number == 1
+
+
+def test_metadata_changes_are_stored_one_by_one_and_sent_to_every_broker() -> None:
+    cluster = running(2)
+    changes = [Change(t=Mode.WAL), Change(t=Mode.OBJECT)]
+    for change in changes:
+        cluster.brokers[0].controller.submit(change)
+    cluster.settle()
+    assert [change.number for change in changes] == sorted(change.number for change in changes)
+    assert {broker.ledger.topics.durability(T) for broker in cluster.brokers} == {Mode.OBJECT}
+
+
+def test_node_id_of_a_live_broker_is_refused_and_accepted_once_its_lease_is_over() -> None:
+    cluster = running(2)
+    other = cluster.broker(2, SavedIdentity("other"))
+    cluster.settle()
+    assert "node id 2 is in use" in other.refusal
+    cluster.ended.add(2)
+    again = cluster.broker(2, SavedIdentity("other"))
+    cluster.settle()
+    assert again.number > 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbroker.cluster.protocol.judge import Judgement, Ledger, Outcome, judge_request
-from kbroker.cluster.protocol.messages import Part, Verdict
+from kbroker.cluster.protocol.messages import Part, PartKind, Verdict
 from kbroker.storage.manifest.leadership import Mode
 from tests.unit.cluster.protocol.protocol_fakes import (
     Image,
@@ -12,6 +12,7 @@ from tests.unit.cluster.protocol.protocol_fakes import (
     T,
     Topics,
     append_part,
+    delta,
     led_image,
     mode_part,
     move,
@@ -104,6 +105,15 @@ def test_replacement_whose_output_was_named_is_committed_also_when_it_is_queued_
     assert judged(image, replace_part(0, 5, {0: pack(1, 1)})) == [COMMITTED]
     image.add(partitions={P: replace_part(0, 5, {0: pack(1, 9)}).delta}, files=(request(append_part(0, 5)).files))
     assert judged(image, replace_part(0, 5, {0: pack(1, 1)})) == [COMMITTED]
+
+
+def test_new_log_start_is_accepted_once_and_committed_from_then_on() -> None:
+    image = led_image().append(P, 0, 5, pack(1, 1))
+    change = delta(0, 5)._replace(end_offset=None, added=(), log_start_offset=3)
+    part = append_part(0, 0)._replace(kind=PartKind.LOG_START, delta=change)
+    assert judged(image, part) == [ACCEPTED]
+    image.add(partitions={P: change})
+    assert judged(image, part) == [COMMITTED]
 
 
 def test_report_of_a_mode_counts_from_its_version_only() -> None:
