@@ -7,11 +7,15 @@ share an object.
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from kbroker.cluster.protocol.judge import Ledger, Outcome, judge_request
+from kbroker.cluster.protocol.messages import CommitRequest, Part, PartKind, Positions
 from kbroker.storage.formats.object_keys import pack_key
+from kbroker.storage.manifest.checked_columns import check_columns
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.leadership import Mode, Move, NewPartition, Registration
 from kbroker.storage.manifest.partition_state import ProducerEntry, RefRow, pack_times
@@ -75,8 +79,23 @@ def test_decode(benchmark: Any) -> None:
 
 
 @pytest.mark.benchmark(group="manifest-record")
-def test_check(benchmark: Any) -> None:
+def test_check_a_record(benchmark: Any) -> None:
     benchmark(check_record, led_image(), appends(0), "record")
+
+
+@pytest.mark.benchmark(group="manifest-record")
+def test_decode_and_check_columns(benchmark: Any) -> None:
+    benchmark(check_columns, led_image(), encode_record(appends(0)), "record")
+
+
+@pytest.mark.benchmark(group="manifest-record")
+def test_judge(benchmark: Any) -> None:
+    record = appends(0)
+    changed = enumerate(record.partitions.items())
+    parts = tuple(Part(n, PartKind.APPEND, *place, 1, 5, 0, 10, delta) for n, (place, delta) in changed)
+    request = CommitRequest(1, 1, Positions(0, 0), record.files, parts)
+    ledger = Ledger(led_image(), SimpleNamespace(knows=lambda topic_id: True), ())
+    assert set(benchmark(judge_request, request, ledger)) == {Outcome.ACCEPTED}
 
 
 def each_time(benchmark: Any, call: Any, made: Any) -> None:

@@ -19,11 +19,12 @@ from kbroker.limits import PRODUCER_ID_EXPIRATION_MS
 from kbroker.storage.ledger.numbered_log import CHECKPOINTS_KEPT, Fenced
 from kbroker.storage.ledger.numbered_log_format import checkpoint_name
 from kbroker.storage.ledger.ownership import check_only_claims
+from kbroker.storage.manifest.checked_columns import CheckedColumns, check_columns
 from kbroker.storage.manifest.checkpoint import CheckpointWriter, read_checkpoint
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.parts import PartFolder
 from kbroker.storage.manifest.record import COLUMNS_VERSION, VERSION, ManifestRecord, parse_record
-from kbroker.storage.manifest.record_apply import apply_payload, apply_record, rows_of
+from kbroker.storage.manifest.record_apply import apply_columns, apply_payload, apply_record
 from kbroker.storage.manifest.record_check import check_record
 from kbroker.storage.manifest.record_encode import encode_record
 from kbroker.storage.stores.object_store import NotFound, ObjectStore, StoreError, StoreUnavailable
@@ -43,6 +44,8 @@ PARTS_SUFFIX = "_parts/"
 CLOSING_OBJECTS = 2  # a stop leaves at most so many records after a checkpoint
 
 Change = dict[str, Any] | Callable[[ManifestImage], dict[str, Any] | None]
+# A record as it is stored, the same checked, and what runs before it is applied.
+_Doubted = tuple[dict[str, Any] | bytes, ManifestRecord | CheckedColumns, Callable[[], None] | None]
 Background = Callable[[Callable[[], None]], object]
 
 
@@ -110,7 +113,7 @@ class Manifest:
         self._background: Background = lambda call: call()
         self._is_checkpointing = False
         self._closed = False
-        self._in_doubt: tuple[dict[str, Any] | bytes, ManifestRecord, Callable[[], None] | None] | None = None
+        self._in_doubt: _Doubted | None = None
         self._since_checkpoint = 0
         self._rows_since = 0
         self._not_before = self._never_before = clock.monotonic() if clock is not None else 0.0
@@ -191,9 +194,13 @@ class Manifest:
             version = self._version()
             payload = {"v": min(version, VERSION), "t": self._clock.now_ms(), **payload}
             record = parse_record(payload, "new manifest record")
-            check_record(self.image, record, "new manifest record")
-            stored = encode_record(record) if version >= COLUMNS_VERSION else payload
-            self._in_doubt = (stored, record, before_apply)
+            if version >= COLUMNS_VERSION:
+                stored = encode_record(record)
+                columns = check_columns(self.image, stored, "new manifest record")
+                self._in_doubt = (stored, columns, before_apply)
+            else:
+                check_record(self.image, record, "new manifest record")
+                self._in_doubt = (payload, record, before_apply)
             self._settle_locked()
             due = self._begin_checkpoint_locked()
         if due:
@@ -244,14 +251,14 @@ class Manifest:
             raise
         if before_apply is not None:
             before_apply()
-        if isinstance(payload, bytes):
-            apply_payload(self.image, payload, "new manifest record")  # faster than the record
+        if isinstance(record, CheckedColumns):
+            apply_columns(self.image, record)
         else:
             apply_record(self.image, record)
         self._in_doubt = None
         self.records += 1
         self._since_checkpoint += 1
-        self._rows_since += rows_of(record)
+        self._rows_since += record.rows
 
     def _begin_checkpoint_locked(self) -> bool:
         now = self._clock.monotonic()

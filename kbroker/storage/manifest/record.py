@@ -81,6 +81,13 @@ class ManifestRecord(NamedTuple):
     modes: tuple[ModeChange, ...] = ()
     new_partitions: tuple[NewPartition, ...] = ()
 
+    @property
+    def rows(self) -> int:
+        """How many rows it adds or removes, about."""
+        changed = self.partitions.values()
+        rows = sum(1 + len(delta.added) + len(delta.removed) + len(delta.producers) for delta in changed)
+        return rows + len(self.moves) + len(self.new_partitions)
+
 
 class RecordParser:
     """Checked access to the JSON of one record or checkpoint; `name` goes into every error."""

@@ -5,22 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from kbroker._fast.manifest.appends import apply_appends, plan_appends
+from kbroker._fast.manifest.appends import apply_appends
 from kbroker.lazy_numpy import np
 from kbroker.storage.manifest import partition_state
+from kbroker.storage.manifest.checked_columns import CheckedColumns, check_columns
 from kbroker.storage.manifest.deletions import NEVER_MS
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.partition_state import COLUMNS, FILE, PartitionState, RefRow, trim_epochs
-from kbroker.storage.manifest.record import ManifestRecord, PartitionDelta, RecordParser, parse_record
-from kbroker.storage.manifest.record_check import check_partitions, check_record, check_whole
-from kbroker.storage.manifest.record_decode import (
-    matrix,
-    partitions_of,
-    read_columns,
-    record_of,
-    reference_matrix,
-    select_parts,
-)
+from kbroker.storage.manifest.record import ManifestRecord, PartitionDelta, parse_record
+from kbroker.storage.manifest.record_check import check_record
 from kbroker.storage.manifest.record_leadership import apply_moves, apply_numbers
 
 DROPPED_MAX = 100_000  # deleted topics that are remembered: proof that their orphans may be deleted
@@ -29,18 +22,13 @@ DROPPED_MAX = 100_000  # deleted topics that are remembered: proof that their or
 def apply_payload(image: ManifestImage, payload: Any, name: str = "manifest record") -> int:
     """Checks and applies one record, as it is stored; returns how many rows it has, as a checkpoint counts them."""
     if isinstance(payload, bytes):
-        return _apply_columns(image, payload, name)
+        checked = check_columns(image, payload, name)
+        apply_columns(image, checked)
+        return checked.rows
     record = parse_record(payload, name)
     check_record(image, record, name)
     apply_record(image, record)
-    return rows_of(record)
-
-
-def rows_of(record: ManifestRecord) -> int:
-    """How many rows a record adds or removes, about."""
-    changed = record.partitions.values()
-    rows = sum(1 + len(delta.added) + len(delta.removed) + len(delta.producers) for delta in changed)
-    return rows + len(record.moves) + len(record.new_partitions)
+    return record.rows
 
 
 def apply_record(image: ManifestImage, record: ManifestRecord) -> None:
@@ -54,43 +42,29 @@ def apply_record(image: ManifestImage, record: ManifestRecord) -> None:
         _apply_rest(image, record, places)
 
 
-def _apply_columns(image: ManifestImage, payload: bytes, name: str) -> int:
-    """As `apply_payload`, of version 3: what only appends goes from the columns to the image, the rest as a record."""
-    parser = RecordParser(name)
-    columns = read_columns(payload, parser)
-    tables = columns.tables
-    parts, added = matrix(tables["parts"]), reference_matrix(tables["added"])
-    topics = [bytes(topic_id) for topic_id in tables["topics"]["topic_id"].tolist()]
-    states = plan_appends(image.partitions, topics, parts, added, image.is_fenced)
-    left = [number for number, state in enumerate(states) if state is None]
-    chosen = np.zeros(len(states), bool)
-    chosen[left] = True
-    record = record_of(parser, columns, partitions_of(select_parts(tables, chosen)) if left else {})
-    counts = np.bincount(tables["added"]["file"], minlength=len(record.files))
-    changed = {topics[topic] for topic in set(tables["parts"]["topic"].tolist())}
-    check_whole(image, record, name, changed, int(np.count_nonzero(counts)))
-    check_partitions(image, record, name)
+def apply_columns(image: ManifestImage, checked: CheckedColumns) -> None:
+    """Applies a record that `check_columns` accepted for the current image, under the image's lock."""
+    record, added = checked.record, checked.added
     with image.lock:
         places = _apply_first(image, record)
         at = np.array(places, np.int64)
         live = np.frombuffer(image.files.live, np.int32)
-        live[at] += counts.astype(np.int32)
-        del live
+        live[at] += checked.references
+        del live  # while there is a view the table cannot grow
         added[:, FILE] = at[added[:, FILE]]
         apply_appends(
-            states,
-            parts,
+            checked.states,
+            checked.parts,
             added,
-            matrix(tables["producers"]),
-            matrix(tables["batches"]),
-            matrix(tables["open"]),
+            checked.producers,
+            checked.batches,
+            checked.opened,
             record.time_ms,
             image.changed,
             lambda state, row: state.append(RefRow._make(row)),
             partition_state.BLOCK_ROWS,
         )
         _apply_rest(image, record, places)
-    return rows_of(record) + len(parts) - len(left) + len(added) + columns.rows("producers")
 
 
 def _apply_first(image: ManifestImage, record: ManifestRecord) -> list[int]:
