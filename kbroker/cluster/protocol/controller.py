@@ -12,6 +12,7 @@ from kbroker.clock import Clock
 from kbroker.cluster.protocol.election import is_all_clean
 from kbroker.cluster.protocol.joined_record import JoinedRecord
 from kbroker.cluster.protocol.ledger_copy import LedgerCopy, TopicState
+from kbroker.cluster.protocol.manifest_state import Checked
 from kbroker.cluster.protocol.messages import (
     EVERY_BROKER,
     CommitRequest,
@@ -26,7 +27,6 @@ from kbroker.cluster.protocol.surroundings import Balance, Leases, MetadataChang
 from kbroker.errors import CorruptionError
 from kbroker.storage.ledger.numbered_log import Fenced
 from kbroker.storage.ledger.ownership import Superseded
-from kbroker.storage.manifest.record import ManifestRecord
 from kbroker.storage.stores.object_store import ObjectStore, StoreError
 
 logger = logging.getLogger(__name__)
@@ -63,8 +63,8 @@ class _Draft(NamedTuple):
     """A record that is being appended."""
 
     joined: JoinedRecord
-    record: ManifestRecord
     payload: Any
+    checked: Checked
 
 
 class Controller:
@@ -230,7 +230,7 @@ class Controller:
         if draft is None:
             return False
         try:
-            number = copy.append(draft.payload, partial(copy.state.apply_checked, draft.record))
+            number = copy.append(draft.payload, partial(copy.state.apply_checked, draft.checked))
         except StoreError as error:
             logger.warning("manifest record in doubt: %s", error)
             return True
@@ -252,7 +252,7 @@ class Controller:
     def _draft_record(self) -> _Draft | None:
         joined = self.builder.build()
         record = joined.record(self._clock.now_ms())
-        return _Draft(joined, record, self._ledger.manifest.state.payload(record)) if record is not None else None
+        return _Draft(joined, *self._ledger.manifest.state.encode(record)) if record is not None else None
 
     def append_metadata(self) -> bool:
         """Appends the next change of the metadata; as `append_manifest`."""
