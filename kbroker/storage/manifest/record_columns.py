@@ -27,6 +27,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from kbroker.lazy_numpy import np
@@ -96,10 +97,7 @@ TABLES: dict[str, tuple[tuple[str, str], ...]] = {
     "aborted_gone": (("last", "<i8"),),
     "epochs": (("leader_epoch", "<i8"), ("start_offset", "<i8")),
 }
-_TYPES = {table: [(name, np.dtype(code)) for name, code in columns] for table, columns in TABLES.items()}
-_ROW_BYTES = [sum(dtype.itemsize for _, dtype in columns) for columns in _TYPES.values()]
-
-Table = dict[str, np.ndarray]
+Table = dict[str, "np.ndarray"]  # a string: numpy is loaded at its first use
 
 
 class RecordColumns(NamedTuple):
@@ -114,6 +112,16 @@ class RecordColumns(NamedTuple):
         return len(next(iter(self.tables[table].values())))
 
 
+@cache
+def _types() -> dict[str, list[tuple[str, np.dtype[Any]]]]:
+    return {table: [(name, np.dtype(code)) for name, code in columns] for table, columns in TABLES.items()}
+
+
+@cache
+def _empty(table: str) -> Table:
+    return {name: np.empty(0, dtype.newbyteorder("=")) for name, dtype in _types()[table]}
+
+
 def version_of(data: object) -> int | None:
     """The version that a record's bytes begin with; None for anything else."""
     return int.from_bytes(data[:2], "little") if isinstance(data, bytes) and len(data) > 1 else None
@@ -125,7 +133,7 @@ def join_columns(time_ms: int, about: Mapping[str, Any], tables: Mapping[str, Se
     text = json.dumps(about, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
     rows = [len(tables[table][0]) for table in TABLES]
     pieces = [HEADER.pack(COLUMNS_VERSION, 0, len(text), time_ms, *rows, 0), text]
-    for table, columns in _TYPES.items():
+    for table, columns in _types().items():
         pieces += [
             column.astype(dtype, copy=False).tobytes()
             for column, (_, dtype) in zip(tables[table], columns, strict=True)
@@ -143,7 +151,7 @@ def split_columns(data: bytes, parser: RecordParser) -> RecordColumns:
         raise parser.fail(f"bad header (version {version}, reserved {reserved} and {also_reserved})")
     sizes = [
         count * sum(dtype.itemsize for _, dtype in columns)
-        for count, columns in zip(rows, _TYPES.values(), strict=True)
+        for count, columns in zip(rows, _types().values(), strict=True)
     ]
     if HEADER.size + json_bytes + sum(sizes) != len(data):
         raise parser.fail(f"{len(data)} bytes are not the JSON and tables of {rows} rows that the header says")
@@ -153,7 +161,10 @@ def split_columns(data: bytes, parser: RecordParser) -> RecordColumns:
     except (ValueError, RecursionError) as error:
         raise parser.fail(f"JSON at {HEADER.size}: {error}") from error
     tables: dict[str, Table] = {}
-    for (table, columns), count in zip(_TYPES.items(), rows, strict=True):
+    for (table, columns), count in zip(_types().items(), rows, strict=True):
+        if count == 0:
+            tables[table] = _empty(table)
+            continue
         found = tables[table] = {}
         for name, dtype in columns:
             column = np.frombuffer(data, dtype, count, position)

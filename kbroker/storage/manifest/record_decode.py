@@ -63,10 +63,11 @@ def read_columns(payload: bytes, parser: RecordParser) -> RecordColumns:
     tables = columns.tables
     parts, added, files = tables["parts"], tables["added"], tables["files"]
     for table, least in _LEAST.items():
-        for name, low in least.items():
+        for name, low in least.items() if columns.rows(table) else ():
             require(parser, table, tables[table][name] >= low, name)
     for name in PART_TABLES:
-        _check_sum(parser, np.maximum(parts[name], 0), columns.rows(name), name)
+        counts = parts[name] if name != "open" else np.maximum(parts[name], 0)  # -1: unchanged
+        _check_sum(parser, counts, columns.rows(name), name)
     _check_sum(parser, tables["producers"]["batches"], columns.rows("batches"), "batches")
     require(parser, "producers", tables["producers"]["batches"] <= PRODUCER_BATCHES_MAX, "batches")
     require(parser, "aborted", tables["aborted"]["last"] >= tables["aborted"]["first"], "last")
