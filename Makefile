@@ -62,9 +62,12 @@ crash: build
 	KBROKER_CRASH_ROUNDS=50 $(BIN)/python -m pytest tests/crash -q
 
 # The storage layer under simulated crashes, faults and two brokers that contend: about 20,000 new histories in 15
-# minutes. A failure prints KBROKER_SIMULATION_SEED.
+# minutes. A failure prints KBROKER_SIMULATION_SEED. Then a cluster of brokers for KBROKER_CLUSTER_SECONDS, an hour by
+# default: new histories in two processes, about 500,000; a failure prints the seed and its last events.
 simulation: build
 	KBROKER_SIMULATION_SECONDS=$${KBROKER_SIMULATION_SECONDS:-900} $(BIN)/python -m pytest tests/simulation -q -s
+	$(BIN)/python -m tests.simulation.cluster --first $$(date +%s)000 --histories 1000000000 --processes 2 \
+	  --seconds $${KBROKER_CLUSTER_SECONDS:-3600}
 
 # Consumer groups, transactions, Streams, Connect and MirrorMaker 2, with kills: about 10 minutes.
 java: build tools

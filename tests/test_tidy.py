@@ -43,7 +43,7 @@ NO_PYTHON_API = {
     "requests.produce_judge", "wal.batches",
 }  # fmt: skip
 # The packages of compiled modules: each imports only those before it, ...
-COMPILED_PACKAGES = ("base", "records", "wal", "partition", "net", "requests")
+COMPILED_PACKAGES = ("base", "records", "wal", "partition", "manifest", "net", "requests")
 # ... and of the rest of kbroker only these.
 BELOW_COMPILED = {"kbroker.errors", "kbroker.lazy_numpy", "kbroker.limits", "kbroker.types"}
 FORMATS = {

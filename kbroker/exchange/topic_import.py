@@ -14,6 +14,7 @@ from kbroker.exchange.import_target import ImportTarget
 from kbroker.exchange.partition_upload import ImportedPartition
 from kbroker.exchange.source_error import EpochPassed, SourceError
 from kbroker.storage.manifest.record import VERSION as MANIFEST_VERSION
+from kbroker.storage.manifest.record import parse_record
 from kbroker.storage.manifest.record_check import check_record
 from kbroker.storage.stores.object_store import StoreError
 
@@ -120,7 +121,8 @@ class TopicImport:
             raise EpochPassed(highest)
         for record in records:
             if record.get("f") is not None:
-                check_record(self.target.cluster.manifest.image, {"v": MANIFEST_VERSION, "t": 0, **record}, "import")
+                parsed = parse_record({"v": MANIFEST_VERSION, "t": 0, **record}, "import")
+                check_record(self.target.cluster.manifest.image, parsed, "import")
 
     def _drop_stored(self) -> None:
         keys = self.target.cluster.keys

@@ -48,8 +48,16 @@ def test_frames_round_trip(kind: FrameKind, number: int, content: dict[str, Any]
     assert encode_frame(kind, number, 7, NONCE, dict(reversed(content.items()))) == data
 
 
-def test_every_changed_byte_and_every_cut_is_refused() -> None:
-    data = encode_frame(FrameKind.RECORD, 3, 2, NONCE, {"kind": "flush", "payload": {"objects": list(range(50))}})
+@given(number=st.integers(0, 2**64 - 1), kind=st.text("abc", max_size=255), payload=st.binary())
+def test_records_of_bytes_round_trip(number: int, kind: str, payload: bytes) -> None:
+    content = {"kind": kind, "payload": payload}
+    frame = decode_frame(encode_frame(FrameKind.RECORD, number, 7, NONCE, content), "key")
+    assert (frame.kind, frame.number, frame.epoch, frame.nonce, frame.content) == (1, number, 7, NONCE, content)
+
+
+@pytest.mark.parametrize("payload", [{"objects": list(range(50))}, bytes(range(50))])
+def test_every_changed_byte_and_every_cut_is_refused(payload: Any) -> None:
+    data = encode_frame(FrameKind.RECORD, 3, 2, NONCE, {"kind": "flush", "payload": payload})
     for at in range(len(data)):
         for changed in (data[:at], data[:at] + bytes([data[at] ^ 0x40]) + data[at + 1 :]):
             with pytest.raises(CorruptionError, match="the/key"):
@@ -58,9 +66,10 @@ def test_every_changed_byte_and_every_cut_is_refused() -> None:
         decode_frame(data + b"\0", "the/key")
 
 
-def frame_with(payload: bytes, plain_bytes: int) -> bytes:
+def frame_with(payload: bytes, plain_bytes: int, version: int = 1, kind: FrameKind = FrameKind.RECORD) -> bytes:
     """A frame with good checksums around a bad payload."""
-    data = bytearray(encode_frame(FrameKind.RECORD, 3, 2, NONCE, {})[:HEADER_BYTES])
+    data = bytearray(encode_frame(kind, 3, 2, NONCE, {})[:HEADER_BYTES])
+    data[4:6] = version.to_bytes(2, "big")
     data[40:44], data[44:48] = len(payload).to_bytes(4, "big"), plain_bytes.to_bytes(4, "big")
     data[48:52] = crc32c(payload).to_bytes(4, "big")
     data[52:56] = crc32c(bytes(data[:52])).to_bytes(4, "big")
@@ -73,6 +82,19 @@ def frame_with(payload: bytes, plain_bytes: int) -> bytes:
 def test_payloads_that_are_not_json_objects_are_refused(plain: bytes) -> None:
     with pytest.raises(CorruptionError, match="the/key"):
         decode_frame(frame_with(zstandard.compress(plain), len(plain)), "the/key")
+
+
+@pytest.mark.parametrize("plain", [b"", b"\x01", b"\xffabc", b"\x01\x80"])
+def test_payloads_that_end_within_the_kind_are_refused(plain: bytes) -> None:
+    with pytest.raises(CorruptionError, match="the/key"):
+        decode_frame(frame_with(zstandard.compress(plain), len(plain), version=2), "the/key")
+
+
+@pytest.mark.parametrize("kind", [FrameKind.CHECKPOINT, FrameKind.SEAL])
+def test_only_records_are_of_bytes(kind: FrameKind) -> None:
+    plain = b"\x01a"
+    with pytest.raises(CorruptionError, match="bad header"):
+        decode_frame(frame_with(zstandard.compress(plain), len(plain), 2, kind), "the/key")
 
 
 def test_a_decompression_bomb_is_refused_before_it_is_decompressed() -> None:

@@ -110,6 +110,11 @@ cdef class ProducerTable:
     cdef list numbers(self)
     cdef tuple entry_of(self, uint32_t number)
     cdef uint32_t put_entry(self, object entry, int64_t written_ms) except 0
+    # The same, of `count` batches, oldest first, at most CACHED_BATCHES.
+    cdef uint32_t put_row(
+        self, int64_t producer_id, int16_t epoch, int32_t coordinator_epoch, int64_t last_timestamp,
+        int64_t txn_first_offset, const CachedBatch* batches, int32_t count, int64_t written_ms,
+    ) except 0
 
 
 cdef inline ProducerRow* row_at(ProducerPool pool, uint32_t number) noexcept:

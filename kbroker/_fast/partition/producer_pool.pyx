@@ -9,7 +9,7 @@ import os
 from socket import AF_INET6, inet_pton
 
 cimport cython
-from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, qsort, realloc
 from libc.string cimport memset
 
@@ -419,14 +419,32 @@ cdef class ProducerTable:
 
     cdef uint32_t put_entry(self, object entry, int64_t written_ms) except 0:
         """Takes over what `entry_of` gives, in the place of what is known; evicts where that is needed."""
-        cdef ProducerPool pool = self.pool
-        cdef uint32_t number
-        cdef ProducerRow* row
-        cdef int32_t i, count
+        cdef CachedBatch known[CACHED_BATCHES]
+        cdef int32_t i
         producer_id, epoch, coordinator_epoch, last_timestamp, txn_first_offset, batches = entry
         batches = list(batches)[-CACHED_BATCHES:]
-        count = len(batches)
-        number = find_row(self, producer_id)
+        for i in range(len(batches)):
+            sequence, last_offset, delta, timestamp = batches[i]
+            known[i] = CachedBatch(sequence, delta, last_offset, timestamp)
+        return self.put_row(
+            producer_id, epoch, coordinator_epoch, last_timestamp, txn_first_offset, known, len(batches), written_ms
+        )
+
+    cdef uint32_t put_row(
+        self,
+        int64_t producer_id,
+        int16_t epoch,
+        int32_t coordinator_epoch,
+        int64_t last_timestamp,
+        int64_t txn_first_offset,
+        const CachedBatch* batches,
+        int32_t count,
+        int64_t written_ms,
+    ) except 0:
+        cdef ProducerPool pool = self.pool
+        cdef ProducerRow* row
+        cdef int32_t i
+        cdef uint32_t number = find_row(self, producer_id)
         if number == 0:
             pool.reserve(self, 0, None, True)
             number = self.insert(producer_id)
@@ -441,8 +459,7 @@ cdef class ProducerTable:
             row.older = slab_take(&pool.older_slab)
         row.count = count
         for i in range(count):
-            sequence, last_offset, delta, timestamp = batches[i]
-            batch_at(pool, row, i)[0] = CachedBatch(sequence, delta, last_offset, timestamp)
+            batch_at(pool, row, i)[0] = batches[i]
         if txn_first_offset >= 0:
             pool.unlist(number)
         elif not row.is_listed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 from kbroker._fast.records.records import BatchHeader
 from kbroker.cli.offline.bucket import Bucket
@@ -15,6 +16,7 @@ from kbroker.storage.formats.kfs_index import INDEX_BYTES_MAX, parse_index
 from kbroker.storage.formats.object_keys import CLAIMS_DIR, MANIFEST_DIR, METADATA_DIR
 from kbroker.storage.formats.pack import PackDirectory
 from kbroker.storage.ledger.numbered_log_format import decode_frame, parse_checkpoint_name, parse_record_name
+from kbroker.storage.manifest.record_decode import read_record
 from kbroker.storage.stores.object_store import ObjectMeta, PendingUpload, read_whole
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -109,11 +111,26 @@ def log_object_json(bucket: Bucket, meta: ObjectMeta) -> str:
     if folder not in (MANIFEST_DIR, METADATA_DIR) or not known:
         raise CorruptionError(f"{meta.key}: not an object that kbroker writes")
     frame = decode_frame(data, meta.key)
+    content = frame.content
+    if isinstance(content.get("payload"), bytes):
+        record = read_record(content["payload"], meta.key)
+        content = {**content, "payload": _plain(record)}
     shown = {
         "kind": frame.kind.name.lower(),
         "number": frame.number,
         "epoch": frame.epoch,
         "writer": frame.nonce.hex(),
-        "content": frame.content,
+        "content": content,
     }
     return json.dumps(shown, indent=2, ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    """A manifest record of version 3 as JSON: fields by name, topic ids in hex, partitions by topic id and number."""
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, dict):
+        return {f"{topic_id.hex()}-{partition}": _plain(item) for (topic_id, partition), item in value.items()}
+    if hasattr(value, "_asdict"):
+        return {name: _plain(item) for name, item in value._asdict().items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value

@@ -32,8 +32,10 @@ from kbroker.storage.manifest.checkpoint import read_checkpoint
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.manifest import PARTS_SUFFIX, RECORD_KIND
 from kbroker.storage.manifest.parts import PartFolder
-from kbroker.storage.manifest.record import CHECKPOINT_VERSION, VERSION, ManifestRecord, parse_record
+from kbroker.storage.manifest.record import CHECKPOINT_VERSION, COLUMNS_VERSION, ManifestRecord
 from kbroker.storage.manifest.record_apply import apply_payload
+from kbroker.storage.manifest.record_columns import version_of
+from kbroker.storage.manifest.record_decode import read_record
 from kbroker.storage.stores.object_store import NotFound, ObjectStore
 
 VERSION_AT = len(MAGIC)  # in an object of the log
@@ -106,7 +108,7 @@ class PrefixReader:
             if frame.kind is FrameKind.SEAL:
                 self._authority = successor(frame, key)
                 return True
-            apply_payload(prefix.image, _content(frame, key, VERSION), f"manifest record {number}")
+            apply_payload(prefix.image, _content(frame, key, COLUMNS_VERSION), f"manifest record {number}")
         except (CorruptionError, NotFound) as error:
             prefix.faults.append(f"manifest record {number} cannot be read: {error}")
             return False
@@ -129,7 +131,7 @@ class PrefixReader:
             try:
                 frame = self._frame(key, number, epoch)
                 if frame.kind is FrameKind.RECORD:
-                    yield parse_record(_content(frame, key, VERSION), f"manifest record {number}")
+                    yield read_record(_content(frame, key, COLUMNS_VERSION), f"manifest record {number}")
             except (CorruptionError, NotFound) as error:
                 if number > prefix.number + 1:
                     prefix.faults.append(f"manifest record {number} cannot be read: {error}")
@@ -157,14 +159,17 @@ def _is_newer(data: bytes) -> bool:
     version = int.from_bytes(data[VERSION_AT : VERSION_AT + 2], "big")
     if len(data) < HEADER_BYTES or not data.startswith(MAGIC) or version <= LOG_VERSION:
         return False
-    ours = data[:VERSION_AT] + LOG_VERSION.to_bytes(2, "big") + data[VERSION_AT + 2 : HEADER_BYTES]
-    return crc32c(ours[:-4]) != int.from_bytes(ours[-4:], "big")
+    for known in range(1, LOG_VERSION + 1):
+        ours = data[:VERSION_AT] + known.to_bytes(2, "big") + data[VERSION_AT + 2 : HEADER_BYTES]
+        if crc32c(ours[:-4]) == int.from_bytes(ours[-4:], "big"):
+            return False
+    return True
 
 
 def _content(frame: Frame, key: str, newest: int) -> Any:
     """The payload of a frame with a valid CRC, so a newer version is no damage."""
     payload = frame.content.get("payload")
-    version = payload.get("v") if isinstance(payload, dict) else None
+    version = payload.get("v") if isinstance(payload, dict) else version_of(payload)
     kind = frame.content.get("kind")
     known = (RECORD_KIND,) if frame.kind is FrameKind.RECORD else ("checkpoint",)
     if kind not in known or (isinstance(version, int) and version > newest):

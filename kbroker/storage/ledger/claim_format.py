@@ -9,7 +9,7 @@ from typing import Any
 from kbroker._fast.base.crc32c import crc32c
 from kbroker.errors import CorruptionError
 
-VERSION = 1
+VERSION = 2  # of a cluster's claims; those of a single broker are written as version 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,14 @@ class ClaimRecord:
     take_over: bool  # made over a claim that was not released
     released: bool = False  # the broker stopped cleanly: everything it had acknowledged is in the bucket
     released_ms: int = 0
+    cluster: str = ""  # of a cluster of many brokers: etcd's cluster id and prefix; empty: a single broker, or a job
 
 
 def encode_claim(claim: ClaimRecord) -> bytes:
-    """The object's bytes."""
-    values = {"version": VERSION, **asdict(claim)}
+    """The object's bytes. A release that knows no clusters refuses a cluster's claim by its version."""
+    values = {"version": VERSION if claim.cluster else 1, **asdict(claim)}
+    if not claim.cluster:
+        del values["cluster"]
     return _dump({**values, "crc32c": crc32c(_dump(values))})
 
 
@@ -52,6 +55,8 @@ def decode_claim(data: bytes, key: str, epoch: int) -> ClaimRecord:
     checksum = values.pop("crc32c", None)
     if checksum is not None and (checksum != crc32c(_dump(values)) or _dump({**values, "crc32c": checksum}) != data):
         raise CorruptionError(f"{key}: damaged claim: its CRC-32C does not match")
+    if values["version"] == 1:
+        values["cluster"] = ""
     kinds = {"int": int, "str": str, "bool": bool}
     for field in fields(ClaimRecord):
         if type(values.get(field.name)) is not kinds[str(field.type)]:

@@ -39,6 +39,10 @@ class LoadReport:
     ignored: list[str] = field(default_factory=list)  # one line per skipped object, with the reason
 
 
+class LogTruncated(StoreUnavailable):
+    """Checkpoints have replaced records that were to be read: load the log again."""
+
+
 class LoadedLog:
     """What is known to be in a log. Not thread-safe: NumberedLog holds its lock.
 
@@ -87,7 +91,7 @@ class LoadedLog:
             self.advance(self._read(self.record_key(self.last + 1, self.authority)))
             followed += 1
         if newest > self.last:
-            raise StoreUnavailable(f"{self._directory}: records up to {newest} are in a checkpoint; load again")
+            raise LogTruncated(f"{self._directory}: records up to {newest} are in a checkpoint; load again")
         return followed
 
     def advance(self, data: bytes) -> None:
@@ -103,8 +107,8 @@ class LoadedLog:
             self._on_record(number, frame.content["kind"], frame.content["payload"])
         self.last = number
 
-    def add_own(self) -> None:
-        """The log's writer has appended a record at last + 1, which it applies itself."""
+    def add_applied(self) -> None:
+        """There is a record at last + 1, which the caller applies itself: it has appended it, or was sent it."""
         self.last += 1
         self.keys.add((self.last, self.authority))
 

@@ -85,6 +85,7 @@ class NumberedLog:
     requests, so no I/O thread may take it (asserted in a debug build). The properties are read without it.
 
     ``epoch`` 0 is a reader: it loads, and cannot append. Call ``load``, then ``seal_previous``, then ``append``.
+    A reader becomes the writer by ``write_as``, without loading again.
     """
 
     def __init__(
@@ -128,6 +129,11 @@ class NumberedLog:
         return self._epoch
 
     @property
+    def authority(self) -> int:
+        """The epoch that may write the number after ``last_number``, as far as the log is known."""
+        return self._log.authority
+
+    @property
     def last_number(self) -> int:
         """Number of the last record or seal known to be in the log; 0 for an empty one."""
         return self._log.last
@@ -155,14 +161,37 @@ class NumberedLog:
         return report
 
     def follow(self) -> int:
-        """Reads what was appended since ``load``, for ``on_record``: one listing, and a GET per object. How many.
+        """Reads what was appended since ``load``, along the seals, for ``on_record``: one listing, and a GET per
+        object. How many.
 
-        StoreUnavailable (checkpoints have replaced some of it) and all other errors mean: load again.
+        A writer may follow while no append of its own is in doubt: it finds the seal of an epoch that superseded it.
+        LogTruncated (checkpoints have replaced some of it) and CorruptionError mean: load again.
         """
         with self._lock:
-            if not self._loaded or self._epoch:
-                raise RuntimeError("a log is followed by a reader that has loaded it")
+            if not self._loaded or len(self._doubts):
+                raise RuntimeError("a log is followed after it was loaded, and not with an append in doubt")
             return self._log.follow()
+
+    def take(self, epoch: int, number: int) -> bool:
+        """Takes in a record that another process has stored, and sent: True if it is the next one of the log.
+
+        ``on_record`` does not get it: the caller applies it. False for a record that is known, or beyond a gap.
+        """
+        with self._lock:
+            if len(self._doubts) or (epoch, number) != (self._log.authority, self._log.last + 1):
+                return False
+            self._log.add_applied()
+            return True
+
+    def write_as(self, epoch: int) -> None:
+        """From now on appends are made under this epoch, once ``seal_previous`` has taken the log over; 0: none is.
+
+        An append that is in doubt is forgotten: what the log has of it is read like any record.
+        """
+        with self._lock:
+            self._epoch = epoch
+            self._failure = self._owned_from = None
+            self._doubts = _DoubtedAppends()
 
     # -- appending ---------------------------------------------------------------------------------------------
 
@@ -233,7 +262,7 @@ class NumberedLog:
             return found
 
     def _accept_found_locked(self) -> None:
-        self._log.add_own()
+        self._log.add_applied()
         self._doubts = _DoubtedAppends()
 
     def _check_not_freed_locked(self, number: int) -> None:

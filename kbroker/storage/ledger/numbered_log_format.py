@@ -2,7 +2,7 @@
 
     offset size field
     0      4    magic "KBNL"
-    4      2    version, 1
+    4      2    version: 1, or 2 of a record whose payload is not JSON
     6      1    kind: 1 record, 2 checkpoint, 3 seal
     7      1    reserved, 0
     8      8    number: of the record or seal; of the last record that a checkpoint covers
@@ -13,6 +13,8 @@
     48     4    CRC-32C of the payload as stored
     52     4    CRC-32C of bytes 0..51
     56     n    payload: one zstd frame of UTF-8 JSON: {"kind": ..., "payload": ...}; of a seal {"by_epoch": ...}
+
+In version 2 the zstd frame holds the length of the kind (1 byte), the kind in ASCII, and the payload's bytes.
 
 A reader refuses any other magic, kind, or a version above its own. Nothing may follow the payload.
 """
@@ -34,7 +36,7 @@ from kbroker.errors import CorruptionError
 from kbroker.limits import NUMBERED_LOG_JSON_BYTES_MAX, NUMBERED_LOG_OBJECT_BYTES_MAX
 
 MAGIC = b"KBNL"
-VERSION = 1
+VERSION, JSON_VERSION = 2, 1
 _FIELDS = struct.Struct(">4sHBxQQ16sIII")
 _CRC = struct.Struct(">I")
 HEADER_BYTES = _FIELDS.size + _CRC.size
@@ -98,15 +100,19 @@ def log_objects(keys: Iterable[str], directory: str) -> tuple[set[tuple[int, int
 
 
 def encode_frame(kind: FrameKind, number: int, epoch: int, nonce: bytes, content: Any) -> bytes:
-    """The object's bytes; the same arguments give the same bytes. ValueError if too large or not JSON."""
-    text = json.dumps(content, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
-    plain = text.encode("utf-8")
+    """The object's bytes; the same arguments give the same bytes. ValueError if too large, or neither JSON nor a record
+    with bytes as its payload."""
+    if kind is FrameKind.RECORD and isinstance(content.get("payload"), bytes):
+        version, plain = VERSION, _join_kind(content["kind"], content["payload"])
+    else:
+        text = json.dumps(content, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
+        version, plain = JSON_VERSION, text.encode("utf-8")
     payload = zstandard.ZstdCompressor(level=3).compress(plain)
     if len(plain) > NUMBERED_LOG_JSON_BYTES_MAX or HEADER_BYTES + len(payload) > NUMBERED_LOG_OBJECT_BYTES_MAX:
         raise ValueError(f"log record {number} of {len(plain)} bytes is too large")
     if len(nonce) != NONCE_BYTES:
         raise ValueError(f"a writer nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
-    fields = _FIELDS.pack(MAGIC, VERSION, kind, number, epoch, nonce, len(payload), len(plain), crc32c(payload))
+    fields = _FIELDS.pack(MAGIC, version, kind, number, epoch, nonce, len(payload), len(plain), crc32c(payload))
     return fields + _CRC.pack(crc32c(fields)) + payload
 
 
@@ -140,23 +146,39 @@ def decode_frame(data: bytes, key: str) -> Frame:
         raise CorruptionError(f"{key}: format version {version}; this kbroker reads up to {VERSION}")
     if _CRC.unpack_from(data, _FIELDS.size)[0] != crc32c(data[: _FIELDS.size]):
         raise CorruptionError(f"{key}: CRC-32C of the header does not match")
-    if version == 0 or data[7] or kind not in FrameKind.__members__.values():
+    known = FrameKind.__members__.values() if version == JSON_VERSION else (FrameKind.RECORD,)
+    if version == 0 or data[7] or kind not in known:
         raise CorruptionError(f"{key}: bad header (version {version}, kind {kind}, reserved {data[7]})")
     payload = memoryview(data)[HEADER_BYTES:]
     if len(payload) != stored:
         raise CorruptionError(f"{key}: payload of {len(payload)} bytes at {HEADER_BYTES}, header says {stored}")
     if crc32c(payload) != checksum:
         raise CorruptionError(f"{key}: CRC-32C of the payload at {HEADER_BYTES} does not match")
-    return Frame(FrameKind(kind), number, epoch, nonce, _decode_payload(bytes(payload), plain_bytes, key))
+    return Frame(FrameKind(kind), number, epoch, nonce, _decode_payload(version, bytes(payload), plain_bytes, key))
 
 
-def _decode_payload(payload: bytes, plain_bytes: int, key: str) -> Any:
+def _join_kind(kind: str, payload: bytes) -> bytes:
+    name = kind.encode("ascii")
+    return bytes([len(name)]) + name + payload
+
+
+def _split_kind(plain: bytes) -> dict[str, Any]:
+    end = 1 + plain[0] if plain else 1
+    if end > len(plain):
+        raise ValueError("it ends within the kind")
+    return {"kind": plain[1:end].decode("ascii"), "payload": plain[end:]}
+
+
+def _decode_payload(version: int, payload: bytes, plain_bytes: int, key: str) -> Any:
     try:
         # The frame's own size is checked first: decompressing trusts it.
         if plain_bytes > NUMBERED_LOG_JSON_BYTES_MAX or zstandard.frame_content_size(payload) != plain_bytes:
             raise ValueError(f"decompressed length {plain_bytes} is not what the frame says, or too large")
         with decompression.share(plain_bytes):
-            content = json.loads(zstandard.ZstdDecompressor().decompress(payload).decode("utf-8"))
+            plain = zstandard.ZstdDecompressor().decompress(payload)
+            if version > JSON_VERSION:
+                return _split_kind(plain)
+            content = json.loads(plain.decode("utf-8"))
         if not isinstance(content, dict):
             raise ValueError("not a JSON object")
     except (ValueError, RecursionError, zstandard.ZstdError) as error:

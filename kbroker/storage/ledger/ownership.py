@@ -125,13 +125,18 @@ def claim(
     last_epoch: int = 0,
     lowest_epoch: int = 1,
     newest_epoch: int = 0,
+    cluster: str = "",
+    adopt: bool = False,
     host: str | None = None,
     pid: int | None = None,
+    nonce: str | None = None,
     retries: RetryPolicy | None = None,
 ) -> Claim:
     """Claims the cluster at ``root`` ("[prefix/]kbroker-<id>/"), at the epoch after the highest one.
 
     Allowed where there is no claim, the newest was released, it is of the same data directory, or with ``take_over``.
+    ``cluster``: the claim is of the controller of many brokers, of this etcd. Such a claim may follow one of the same
+    etcd; one of another etcd with ``adopt``; no single broker and no job may follow it before it is released.
     ``last_epoch``: the epoch this data directory last ran with (0: never); a bucket with only lower ones has lost
     something. ``lowest_epoch``: the lowest epoch that the claim may have (imported data has leader epochs of its own).
     ``newest_epoch``: the highest claim as the caller has just listed it, 0 if it has not; a higher one now means that
@@ -151,9 +156,12 @@ def claim(
                 f"{root}: the newest claim in the bucket is {holder.epoch if holder else 'missing'}, but this data "
                 f"directory already ran as epoch {last_epoch}: wrong bucket or prefix, or the bucket lost objects"
             )
-        free = holder is None or holder.released or holder.data_dir_id == data_dir_id
+        free = holder is None or holder.released or _is_same_owner(holder, data_dir_id, cluster)
+        if holder is not None and not free and holder.cluster:
+            if not (cluster and adopt):
+                raise StartError(_cluster_refusal(root, holder, cluster))
         # A take-over replaces the holder that the operator saw, not a broker that claimed in between.
-        if holder is not None and not free and (lost_race or not take_over):
+        elif holder is not None and not free and (lost_race or not take_over):
             raise StartError(_refusal(root, holder, lost_race))
         record = ClaimRecord(
             epoch=max(holder.epoch + 1 if holder else 1, lowest_epoch),
@@ -161,9 +169,10 @@ def claim(
             host=socket.gethostname() if host is None else host,
             pid=os.getpid() if pid is None else pid,
             started_ms=now_ms,
-            nonce=os.urandom(16).hex(),
+            nonce=os.urandom(16).hex() if nonce is None else nonce,
             previous_epoch=holder.epoch if holder else 0,
             take_over=not free,
+            cluster=cluster,
         )
         key = _claim_key(root, record.epoch)
         if create_once(store, key, encode_claim(record), retries, CLAIM_BYTES_MAX) is None:
@@ -277,6 +286,18 @@ def _claim_key(root: str, epoch: int) -> str:
 def _before(key: str) -> str:
     """A key between ``key`` and the claim before it."""
     return key.removesuffix(".json")
+
+
+def _is_same_owner(holder: ClaimRecord, data_dir_id: str, cluster: str) -> bool:
+    """A cluster's claim may follow another of the same etcd; that of a single broker another of its data directory."""
+    return holder.cluster == cluster and (cluster != "" or holder.data_dir_id == data_dir_id)
+
+
+def _cluster_refusal(root: str, holder: ClaimRecord, cluster: str) -> str:
+    owner = f"{root} is owned by the brokers of etcd {holder.cluster}; their controller is {_describe(holder)}"
+    if cluster:
+        return f"{owner}. This broker uses etcd {cluster}. If that etcd is lost for good, start with --adopt-etcd"
+    return f"{owner}. Stop all of them first, or start with --metadata {holder.cluster}"
 
 
 def _refusal(root: str, holder: ClaimRecord, lost_race: bool) -> str:

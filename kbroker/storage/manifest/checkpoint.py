@@ -1,4 +1,4 @@
-"""Checkpoints of the manifest, version 2: parts of columns; only those that have changed are written again.
+"""Checkpoints of the manifest, versions 2 and 3: parts of columns; only those that have changed are written again.
 
 The stored objects are in parts of CHUNK_FILES places; partitions are sharded over parts by a checksum; long runs of one
 partition's references have parts of their own, a RowBlock each. The checkpoint's own JSON is small.
@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from kbroker.lazy_numpy import np
+from kbroker.storage.manifest.checkpoint_leadership import brokers_json, has_row, row_json
 from kbroker.storage.manifest.checkpoint_load import load_checkpoint
 from kbroker.storage.manifest.checkpoint_v1 import read_checkpoint_v1
 from kbroker.storage.manifest.files import CHUNK_BITS, CHUNK_FILES, FileTable
@@ -134,11 +135,12 @@ class CheckpointWriter:
         shards = self._by_shard(states)
         jobs += [self._shard_job(n, shards[n]) for n in shards if not _is_stored(self._partitions.get(n))]
         head = {
-            "v": CHECKPOINT_VERSION,
+            "v": CHECKPOINT_VERSION if image.has_leadership else 2,
             "w": dict(image.wal_flushed),
             "q": dict(image.deletions),
             "u": dict(image.reserved),
             "g": {topic_id.hex(): time_ms for topic_id, time_ms in image.dropped.items()},
+            **(brokers_json(image) if image.has_leadership else {}),
         }
         blocks = [block for state in states for block in state.blocks if len(block.bases) >= BLOCK_PART_ROWS]
         return Snapshot(
@@ -284,6 +286,7 @@ def _state_json(state: PartitionState) -> dict[str, Any]:
         "a": state.aborted,
         "b": producers,
         "t": [state.producers.written_ms(entry[0]) for entry in producers],
+        **({"n": row_json(state)} if has_row(state) else {}),
     }
 
 

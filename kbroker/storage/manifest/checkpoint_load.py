@@ -1,4 +1,4 @@
-"""Reading a checkpoint of the manifest, version 2, with every value checked, column by column."""
+"""Reading a checkpoint of the manifest, versions 2 and 3, with every value checked, column by column."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Iterator
 from typing import Any
 
 from kbroker.lazy_numpy import np
-from kbroker.storage.formats.object_keys import PACKS_DIR
+from kbroker.storage.manifest.checkpoint_leadership import check_rows
 from kbroker.storage.manifest.checkpoint_state import check_ends, check_files, read_head, read_state
+from kbroker.storage.manifest.column_checks import check_file_columns, check_references, parse_prefixes, require
 from kbroker.storage.manifest.files import CHUNK_BITS, CHUNK_FILES, COLUMNS, FileTable
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.key_table import PREFIX_NONE, PREFIX_OTHER
-from kbroker.storage.manifest.keys import FORM_BITS, FORM_FOLDER, FORM_OTHER, GENERATION_MAX, PARTS_MAX, is_prefix
+from kbroker.storage.manifest.keys import FORM_OTHER
 from kbroker.storage.manifest.part import Part, PartKind, decode_part
 from kbroker.storage.manifest.partition_state import COLUMNS as ROW_COLUMNS
 from kbroker.storage.manifest.partition_state import PartitionState, RowBlock
 from kbroker.storage.manifest.parts import PartFolder, parse_part_ref
-from kbroker.storage.manifest.record import INT32_MAX, INT64_MAX, UINT32_MAX, RecordParser
+from kbroker.storage.manifest.record import INT32_MAX, RecordParser
 
 CHUNK_MAX = 1 << 31 - CHUNK_BITS
-EPOCH_MAX = 10**10  # of a pack's key
 
 
 class _Loader:
@@ -57,41 +57,16 @@ class _Loader:
         rows = len(columns["prefix"])
         if not 0 < rows <= CHUNK_FILES:
             raise parser.fail(f"{what}: {rows} objects in one chunk")
-        self._check_files(columns, about, what)
+        prefixes = parse_prefixes(parser, about.get("k"), f"{what}.k")
+        check_file_columns(parser, what, columns, prefixes)
+        used = columns["prefix"] >= 0
+        local = np.array([files.keys.prefix_place(text) for text in prefixes], np.int32)
+        columns["prefix"][used] = local[columns["prefix"][used]]
         self._pad(files, first)
         for name, column in files.columns.items():
             column.frombytes(columns[name].astype(np.dtype(column.typecode)).tobytes())
         files.live.frombytes(bytes(4 * rows))
         self._other(about, columns, first, what)
-
-    def _check_files(self, columns: dict[str, np.ndarray], about: dict[str, Any], what: str) -> None:
-        parser = self.parser
-        prefixes = [parser.text(item, f"{what}.k") for item in parser.array(about.get("k"), f"{what}.k")]
-        for text in prefixes:
-            if not is_prefix(text):
-                raise parser.fail(f"{what}: {text!r:.80} is not a key prefix")
-        prefix = columns["prefix"]
-        used = prefix >= 0
-        packs = np.array([text == PACKS_DIR for text in prefixes], bool)
-        in_packs = np.zeros(len(prefix), bool)
-        _require(parser, what, (prefix >= PREFIX_NONE) & (prefix < len(prefixes)), "prefix")
-        in_packs[used] = packs[prefix[used]]
-        form = columns["etag_form"]
-        generation = columns["generation"]
-        first = columns["first"]
-        md5 = (form & (1 << FORM_BITS) - 1 != FORM_FOLDER) & (form & (1 << FORM_BITS) - 1 != FORM_OTHER)
-        for name, good in (
-            ("size", columns["size"] >= 0),
-            ("created", columns["created_ms"] >= 0),
-            ("first number", (first >= 0) & (first < np.where(in_packs, EPOCH_MAX, 1 << 31))),
-            ("second number", columns["second"] >= 0),
-            ("generation", (generation >= 0) & (generation < 2 * GENERATION_MAX) & (generation != 1)),
-            ("rewrite", (generation & 1 == 1) & ~in_packs | (columns["rewrite"] == 0) & (generation & 1 == 0)),
-            ("ETag", (form >= 0) & ((form >> FORM_BITS == 0) | md5) & (form >> FORM_BITS <= PARTS_MAX)),
-        ):
-            _require(parser, what, good | (prefix == PREFIX_NONE), name)
-        places = np.array([self.image.files.keys.prefix_place(text) for text in prefixes], np.int32)
-        prefix[used] = places[prefix[used]]
 
     def _pad(self, files: FileTable, first: int) -> None:
         """Adds free places up to the end of the previous chunk."""
@@ -137,23 +112,14 @@ class _Loader:
         chunk, place = file >> CHUNK_BITS, file & (CHUNK_FILES - 1)
         at = np.searchsorted(chunks, chunk)
         known = at < len(chunks)
-        _require(parser, what, known, "object")
-        _require(parser, what, chunks[at] == chunk if len(chunks) else known, "object")
+        require(parser, what, known, "object")
+        require(parser, what, chunks[at] == chunk if len(chunks) else known, "object")
         place = at << CHUNK_BITS | place
-        _require(parser, what, place < files.places, "object")
+        require(parser, what, place < files.places, "object")
         prefix = np.frombuffer(files.keys.prefix, np.int32)
         size = np.frombuffer(files.size, np.int64)
-        for name, good in (
-            ("object", prefix[place] != PREFIX_NONE),
-            ("offsets", (base >= 0) & (count > 0) & (base <= INT64_MAX - np.maximum(count, 0))),
-            ("bytes", (start >= 0) & (length > 0) & (start <= size[place]) & (length <= size[place] - start)),
-            ("CRC", (crc32c >= 0) & (crc32c <= UINT32_MAX)),
-            ("leader epoch", (epoch >= -1) & (epoch <= INT32_MAX)),
-            ("timestamp", timestamp >= -INT64_MAX),
-            ("smallest timestamp", (span < 0) | (timestamp >= -INT64_MAX + span)),
-            ("records", records >= 0),
-        ):
-            _require(parser, what, good, name)
+        require(parser, what, prefix[place] != PREFIX_NONE, "object")
+        check_references(parser, what, base, count, start, length, crc32c, epoch, timestamp, records, span, size[place])
         live = np.frombuffer(files.live, np.int32)
         which, counts = np.unique(place, return_counts=True)
         live[which] += counts.astype(np.int32)
@@ -214,7 +180,7 @@ class _Loader:
 def load_checkpoint(
     parser: RecordParser, checkpoint: dict[str, Any], root: str, folder: PartFolder, producer_ids_max: int
 ) -> ManifestImage:
-    """The image of a checkpoint of version 2. CorruptionError, StoreError."""
+    """The image of a checkpoint of version 2 or 3. CorruptionError, StoreError."""
     loader = _Loader(parser, root, folder, producer_ids_max)
     image = loader.image
     read_head(parser, image, checkpoint)
@@ -231,11 +197,7 @@ def load_checkpoint(
     if not all(taken for _, taken in loader.blocks.values()):
         raise parser.fail("a block of references is of no partition")
     check_files(parser, image)
+    check_rows(parser, image)
     image.bound_producers(producer_ids_max)
     image.files.changed.clear()
     return image
-
-
-def _require(parser: RecordParser, what: str, good: np.ndarray, name: str) -> None:
-    if not good.all():
-        raise parser.fail(f"{what}: {name} of row {int(np.argmin(good))} cannot be")

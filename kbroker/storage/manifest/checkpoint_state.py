@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.lazy_numpy import np
+from kbroker.storage.manifest.checkpoint_leadership import read_brokers, read_row
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.key_table import PREFIX_NONE
 from kbroker.storage.manifest.partition_state import PartitionState
@@ -12,13 +13,15 @@ from kbroker.storage.manifest.record import RecordParser
 
 
 def read_head(parser: RecordParser, image: ManifestImage, checkpoint: dict[str, Any]) -> None:
-    """Fills the WAL positions, and the keys that are queued for deletion or reserved."""
+    """Fills the WAL positions, the keys that are queued for deletion or reserved, and what is known of brokers."""
     for data_dir_id, lsn in parser.mapping(checkpoint.get("w"), "w").items():
         image.wal_flushed[parser.text(data_dir_id, "w", 64)] = parser.integer(lsn, "w")
     for key, due_ms in parser.mapping(checkpoint.get("q"), "q").items():
         image.deletions[parser.key(key, "q")] = parser.integer(due_ms, "q")
     for key, due_ms in parser.mapping(checkpoint.get("u"), "u").items():
         image.reserved[parser.key(key, "u")] = parser.integer(due_ms, "u")
+    if checkpoint["v"] > 2:
+        read_brokers(parser, image, checkpoint)
 
 
 def read_state(parser: RecordParser, state: PartitionState, entry: dict[str, Any], what: str) -> int:
@@ -35,6 +38,8 @@ def read_state(parser: RecordParser, state: PartitionState, entry: dict[str, Any
     times = parser.array(entry["t"], f"{what}.t", len(producers)) if "t" in entry else [-1] * len(producers)
     for producer, time_ms in zip(producers, times, strict=True):
         state.producers.put(producer, parser.integer(time_ms, f"{what}.t", -1))
+    if "n" in entry:
+        read_row(parser, state, entry["n"], f"{what}.n")
     return end_offset
 
 

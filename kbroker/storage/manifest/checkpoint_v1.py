@@ -12,6 +12,7 @@ from array import array
 from base64 import b64decode
 from typing import Any
 
+from kbroker.storage.manifest.checkpoint_leadership import check_rows
 from kbroker.storage.manifest.checkpoint_state import check_ends, check_files, read_head, read_state
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.partition_state import PartitionState, RefRow, pack_times
@@ -41,6 +42,7 @@ def read_checkpoint_v1(payload: Any, root: str, name: str, producer_ids_max: int
             states[state.partition] = state
     image.bound_producers(producer_ids_max)
     check_files(parser, image)
+    check_rows(parser, image)
     return image
 
 

@@ -14,6 +14,7 @@ from kbroker.lazy_numpy import np
 from kbroker.storage.formats.kfs_keys import SEGMENT_SUFFIX
 from kbroker.storage.manifest.deletions import DeleteQueue
 from kbroker.storage.manifest.files import CHUNK_BITS, FileTable
+from kbroker.storage.manifest.leadership import NO_EPOCH, Registered
 from kbroker.storage.manifest.partition_state import COLUMNS, ObjectRef, PartitionState, RefRow
 
 ROW_BYTES = 8 * COLUMNS
@@ -46,6 +47,11 @@ class ManifestImage:
         self.reserved = DeleteQueue()  # key that a rewrite may use -> when the reservation expires
         self.dropped: dict[bytes, int] = {}  # topics dropped by a record -> when; the newest record_apply.DROPPED_MAX
         self.changed: set[tuple[bytes, int]] = set()  # partitions that a checkpoint must write again
+        self.registrations: dict[str, Registered] = {}  # by directory id
+        self.numbers: dict[int, str] = {}  # directory ids by number: each directory's newest one, and all not fenced
+        self.last_number = 0  # the highest broker number that was ever given
+        self.leader_epoch = NO_EPOCH  # the highest that was ever given, of all partitions
+        self.has_leadership = False  # a record had registrations, moves, modes or new partitions
 
     # -- look-ups ----------------------------------------------------------------------------------------------
 
@@ -56,6 +62,18 @@ class ManifestImage:
     def partition(self, topic_id: bytes, partition: int) -> PartitionState | None:
         """The state of one partition; None when nothing was ever flushed for it."""
         return self.partitions.get(topic_id, {}).get(partition)
+
+    def directory_of(self, number: int) -> str | None:
+        """The directory of a broker number, None for an unknown one, and for one that is fenced and has a successor."""
+        return self.numbers.get(number)
+
+    def is_fenced(self, number: int) -> bool:
+        """Whether a broker number can commit nothing more. A number that was never given is not fenced."""
+        directory_id = self.numbers.get(number)
+        if directory_id is None:
+            return 0 < number <= self.last_number
+        registered = self.registrations[directory_id]
+        return registered.fenced and registered.registration.number == number
 
     def states(self) -> list[PartitionState]:
         """A copy of all partition states."""

@@ -19,13 +19,15 @@ from kbroker.limits import PRODUCER_ID_EXPIRATION_MS
 from kbroker.storage.ledger.numbered_log import CHECKPOINTS_KEPT, Fenced
 from kbroker.storage.ledger.numbered_log_format import checkpoint_name
 from kbroker.storage.ledger.ownership import check_only_claims
+from kbroker.storage.manifest.checked_columns import CheckedColumns, check_columns
 from kbroker.storage.manifest.checkpoint import CheckpointWriter, read_checkpoint
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.part import VERSION as PART_VERSION
 from kbroker.storage.manifest.parts import PartFolder
-from kbroker.storage.manifest.record import VERSION, ManifestRecord, in_version
-from kbroker.storage.manifest.record_apply import apply_record
+from kbroker.storage.manifest.record import COLUMNS_VERSION, VERSION, ManifestRecord, in_version, parse_record
+from kbroker.storage.manifest.record_apply import apply_columns, apply_payload, apply_record
 from kbroker.storage.manifest.record_check import check_record
+from kbroker.storage.manifest.record_encode import encode_record
 from kbroker.storage.stores.object_store import NotFound, ObjectStore, StoreError, StoreUnavailable
 
 logger = logging.getLogger(__name__)
@@ -43,6 +45,8 @@ PARTS_SUFFIX = "_parts/"
 CLOSING_OBJECTS = 2  # a stop leaves at most so many records after a checkpoint
 
 Change = dict[str, Any] | Callable[[ManifestImage], dict[str, Any] | None]
+# A record as it is stored, the same checked, and what runs before it is applied.
+_Doubted = tuple[dict[str, Any] | bytes, ManifestRecord | CheckedColumns, Callable[[], None] | None]
 Background = Callable[[Callable[[], None]], object]
 
 
@@ -51,7 +55,7 @@ class RecordLog(Protocol):
 
     def load(self, on_checkpoint: Callable[..., None], on_record: Callable[..., None]) -> Any: ...
 
-    def append(self, kind: Any, payload: dict[str, Any]) -> int: ...
+    def append(self, kind: Any, payload: dict[str, Any] | bytes) -> int: ...
 
     def own(self) -> int: ...
 
@@ -110,7 +114,7 @@ class Manifest:
         self._background: Background = lambda call: call()
         self._is_checkpointing = False
         self._closed = False
-        self._in_doubt: tuple[dict[str, Any], ManifestRecord, Callable[[], None] | None] | None = None
+        self._in_doubt: _Doubted | None = None
         self._since_checkpoint = 0
         self._rows_since = 0
         self._not_before = self._never_before = clock.monotonic() if clock is not None else 0.0
@@ -147,9 +151,8 @@ class Manifest:
             name = f"manifest record {number}"
             if kind != RECORD_KIND:
                 raise CorruptionError(f"{name}: unknown kind {kind!r}: a newer kbroker wrote it")
-            record = check_record(loaded[0], payload, name)
-            apply_record(loaded[0], record)
-            self._count(record)
+            self._since_checkpoint += 1
+            self._rows_since += apply_payload(loaded[0], payload, name)
 
         with self._lock:
             self._log.load(on_checkpoint, on_record)
@@ -176,12 +179,6 @@ class Manifest:
                 raise StoreUnavailable(f"{error}: checkpoint {number} has been replaced; read it again") from error
             raise CorruptionError(f"manifest checkpoint {number}: {error} is missing") from error
 
-    def _count(self, record: ManifestRecord) -> None:
-        self._since_checkpoint += 1
-        self._rows_since += sum(
-            1 + len(delta.added) + len(delta.removed) + len(delta.producers) for delta in record.partitions.values()
-        )
-
     def commit(self, change: Change, before_apply: Callable[[], None] | None = None) -> ManifestRecord | None:
         """Commits a change; returns it as applied, or None when a callable `change` returned None.
 
@@ -196,9 +193,16 @@ class Manifest:
             payload = change(self.image) if callable(change) else change
             if payload is None:
                 return None
-            payload = in_version({"t": self._clock.now_ms(), **payload}, self._record_version())
-            record = check_record(self.image, payload, "new manifest record")
-            self._in_doubt = (payload, record, before_apply)
+            version = self._record_version()
+            payload = in_version({"t": self._clock.now_ms(), **payload}, min(version, VERSION))
+            record = parse_record(payload, "new manifest record")
+            if version >= COLUMNS_VERSION:
+                stored = encode_record(record)
+                columns = check_columns(self.image, stored, "new manifest record")
+                self._in_doubt = (stored, columns, before_apply)
+            else:
+                check_record(self.image, record, "new manifest record")
+                self._in_doubt = (payload, record, before_apply)
             self._settle_locked()
             due = self._begin_checkpoint_locked()
         if due:
@@ -249,10 +253,14 @@ class Manifest:
             raise
         if before_apply is not None:
             before_apply()
-        apply_record(self.image, record)
+        if isinstance(record, CheckedColumns):
+            apply_columns(self.image, record)
+        else:
+            apply_record(self.image, record)
         self._in_doubt = None
         self.records += 1
-        self._count(record)
+        self._since_checkpoint += 1
+        self._rows_since += record.rows
 
     def _begin_checkpoint_locked(self) -> bool:
         now = self._clock.monotonic()

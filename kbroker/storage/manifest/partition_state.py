@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from kbroker._fast.partition.producer_map import ProducerMap
 from kbroker._fast.partition.producer_pool import ProducerPool
 from kbroker.lazy_numpy import np
+from kbroker.storage.manifest.leadership import NO_EPOCH, NO_LEADER, Mode
 
 KLIX = "klix"
 PACK = "pack"
@@ -156,6 +157,9 @@ class PartitionState:
 
     log_start_offset may be above end_offset: DeleteRecords may pass what is flushed. `appended_count` and
     `appended_bytes` only grow: objects appended since this process has the partition.
+
+    `leader` is a broker number. `leader_epochs` has no epoch that ended where it began, but for the current one.
+    `mode_version` is one more with each change of `mode`. `tail` and `is_clean`: see leadership.Move.
     """
 
     __slots__ = (
@@ -168,13 +172,19 @@ class PartitionState:
         "data_bytes",
         "end_offset",
         "horizon_ms",
+        "is_clean",
         "last_stable_offset",
+        "leader",
+        "leader_epoch",
         "leader_epochs",
         "log_start_offset",
+        "mode",
+        "mode_version",
         "object_count",
         "open_transactions",
         "partition",
         "producers",
+        "tail",
         "topic_id",
     )
 
@@ -191,6 +201,12 @@ class PartitionState:
         self.open_transactions: tuple[tuple[int, int], ...] = ()
         self.leader_epochs: tuple[tuple[int, int], ...] = ()
         self.aborted: tuple[AbortedTransaction, ...] = ()
+        self.leader = NO_LEADER
+        self.leader_epoch = NO_EPOCH
+        self.mode = Mode.WAL  # that everything acknowledged has reached
+        self.mode_version = 0
+        self.tail: tuple[str, int] | None = None
+        self.is_clean = True
         self.producers = ProducerMap(pool)  # with the time of the last record that names them, if known
         self.data_bytes = 0  # of all objects, indexes included
         self.object_count = 0  # images in packs count as objects
@@ -198,6 +214,15 @@ class PartitionState:
         self.appended_bytes = 0
         self.blocks: list[RowBlock] = []  # none is empty
         self._firsts: list[int] = []  # base offset of the first object of each block
+
+    def reach(self, leader_epoch: int) -> int:
+        """The offset up to which what was appended under this leader epoch is in objects; -1: the epoch has none."""
+        end_offset = self.end_offset
+        for epoch, start in reversed(self.leader_epochs):
+            if epoch == leader_epoch:
+                return end_offset
+            end_offset = start
+        return -1
 
     def row(self, index: int) -> RefRow:
         """The object at a place in offset order."""

@@ -1,4 +1,4 @@
-"""Manifest records: the JSON of one change of the manifest, parsed with every value checked.
+"""Manifest records: the JSON of versions 1 and 2 of one change of the manifest, parsed with every value checked.
 
 docs/formats/manifest.md is the reference of the keys. A record is checked as a whole before anything of it is applied
 or written; a mismatch raises CorruptionError that names the record and the place.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from kbroker.errors import CorruptionError
+from kbroker.storage.manifest.leadership import NO_EPOCH, NO_LEADER, ModeChange, Move, NewPartition, Registration
 from kbroker.storage.manifest.partition_state import (
     PRODUCER_BATCHES_MAX,
     SPAN_MAX,
@@ -18,8 +19,9 @@ from kbroker.storage.manifest.partition_state import (
     pack_times,
 )
 
-VERSION = 2  # of records
-CHECKPOINT_VERSION = 2
+VERSION = 2  # of records in JSON
+COLUMNS_VERSION = 3  # of records in columns (record_columns)
+CHECKPOINT_VERSION = 3  # 2 for an image without leadership
 REFERENCE = 11  # values of a reference
 REFERENCE_V1 = 9  # in records of version 1
 INT64_MAX = (1 << 63) - 1
@@ -37,7 +39,10 @@ class FileEntry(NamedTuple):
 
 
 class PartitionDelta(NamedTuple):
-    """What a record says of one partition; None means unchanged."""
+    """What a record says of one partition; None means unchanged.
+
+    `number` and `leader_epoch`: the broker that sent it, and the epoch that it led under, where the record says so.
+    """
 
     grace_ms: int
     log_start_offset: int | None
@@ -52,10 +57,15 @@ class PartitionDelta(NamedTuple):
     clean_offset: int | None = None
     aborted_gone: tuple[int, ...] = ()  # last offsets
     horizon_ms: int | None = None
+    number: int = NO_LEADER
+    leader_epoch: int = NO_EPOCH
 
 
 class ManifestRecord(NamedTuple):
-    """A parsed record. Times are milliseconds since the epoch."""
+    """A parsed record. Times are milliseconds since the epoch.
+
+    It is applied in this order: registrations, fences, new partitions, deltas, modes, moves, dropped topics.
+    """
 
     time_ms: int
     wal: tuple[str, int] | None
@@ -65,6 +75,18 @@ class ManifestRecord(NamedTuple):
     queued: tuple[tuple[str, int], ...]
     deleted: tuple[str, ...]
     reserved: tuple[tuple[str, int], ...] = ()
+    registrations: tuple[Registration, ...] = ()
+    fences: tuple[int, ...] = ()  # broker numbers that can commit nothing more
+    moves: tuple[Move, ...] = ()
+    modes: tuple[ModeChange, ...] = ()
+    new_partitions: tuple[NewPartition, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """How many rows it adds or removes, about."""
+        changed = self.partitions.values()
+        rows = sum(1 + len(delta.added) + len(delta.removed) + len(delta.producers) for delta in changed)
+        return rows + len(self.moves) + len(self.new_partitions)
 
 
 class RecordParser:
@@ -79,20 +101,29 @@ class RecordParser:
         """The error for a problem in this record, to be raised by the caller."""
         return CorruptionError(f"{self.name}: {problem}")
 
-    def check_version(self, payload: Any, newest: int = VERSION) -> dict[str, Any]:
+    def check_version(self, payload: Any, newest: int = COLUMNS_VERSION) -> dict[str, Any]:
         """Returns the payload as a mapping; a version written by a newer kbroker is refused by name."""
         mapping = self.mapping(payload, "record")
-        version = self.integer(mapping.get("v"), "v", 1)
+        self.check_known(self.integer(mapping.get("v"), "v", 1), newest)
+        return mapping
+
+    def check_known(self, version: int, newest: int = COLUMNS_VERSION) -> None:
+        """Refuses a version written by a newer kbroker by name."""
         if version > newest:
             raise self.fail(
                 f"manifest version {version} is newer than this kbroker knows ({newest}): start a newer kbroker"
             )
-        return mapping
 
     def integer(self, value: Any, what: str, low: int = 0, high: int = INT64_MAX) -> int:
         """An integer within bounds."""
         if type(value) is not int or not low <= value <= high:
             raise self.fail(f"{what}: {value!r:.80} is not an integer from {low} to {high}")
+        return value
+
+    def boolean(self, value: Any, what: str) -> bool:
+        """True or false."""
+        if type(value) is not bool:
+            raise self.fail(f"{what}: {value!r:.80} is not true or false")
         return value
 
     def text(self, value: Any, what: str, limit: int = 1024) -> str:
@@ -281,9 +312,11 @@ def _in_version_1(deltas: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_record(payload: Any, name: str) -> ManifestRecord:
-    """Checks the form of a record; ManifestImage checks whether it fits."""
+    """Checks the form of a record in JSON; check_record checks whether it fits."""
     parser = RecordParser(name)
     record = parser.check_version(payload)
+    if record["v"] > VERSION:
+        raise parser.fail(f"version {record['v']} is not JSON")
     files = tuple(parser.file(item, f"f[{n}]") for n, item in enumerate(parser.array(record.get("f", []), "f")))
     sizes = [entry.size for entry in files]
     partitions = {}

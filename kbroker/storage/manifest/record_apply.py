@@ -5,52 +5,98 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from kbroker._fast.manifest.appends import apply_appends
 from kbroker.lazy_numpy import np
+from kbroker.storage.manifest import partition_state
+from kbroker.storage.manifest.checked_columns import CheckedColumns, check_columns
 from kbroker.storage.manifest.deletions import NEVER_MS
 from kbroker.storage.manifest.image import ManifestImage
-from kbroker.storage.manifest.partition_state import COLUMNS, PartitionState, trim_epochs
-from kbroker.storage.manifest.record import ManifestRecord, PartitionDelta
+from kbroker.storage.manifest.partition_state import COLUMNS, FILE, PartitionState, RefRow, trim_epochs
+from kbroker.storage.manifest.record import ManifestRecord, PartitionDelta, parse_record
 from kbroker.storage.manifest.record_check import check_record
+from kbroker.storage.manifest.record_leadership import apply_moves, apply_numbers
 
 DROPPED_MAX = 100_000  # deleted topics that are remembered: proof that their orphans may be deleted
 
 
-def apply_payload(image: ManifestImage, payload: Any, name: str = "manifest record") -> None:
-    """Checks and applies one record, as it is stored."""
-    apply_record(image, check_record(image, payload, name))
+def apply_payload(image: ManifestImage, payload: Any, name: str = "manifest record") -> int:
+    """Checks and applies one record, as it is stored; returns how many rows it has, as a checkpoint counts them."""
+    if isinstance(payload, bytes):
+        checked = check_columns(image, payload, name)
+        apply_columns(image, checked)
+        return checked.rows
+    record = parse_record(payload, name)
+    check_record(image, record, name)
+    apply_record(image, record)
+    return record.rows
 
 
 def apply_record(image: ManifestImage, record: ManifestRecord) -> None:
     """Applies a record that `check_record` accepted for the current image, under the image's lock."""
     with image.lock:
-        files = {}
-        for number, entry in enumerate(record.files):
-            image.reserved.pop(entry.key, None)
-            files[number] = image.files.add(*entry, created_ms=record.time_ms)
+        places = _apply_first(image, record)
         # Counted before anything is removed: two partitions may share an object.
         for delta in record.partitions.values():
             for row in delta.added:
-                image.files.live[files[row.file]] += 1
-        for (topic_id, partition), delta in record.partitions.items():
-            _apply_partition(image, topic_id, partition, delta, files, record.time_ms)
-        for topic_id, grace_ms in record.dropped_topics:
-            for state in image.partitions.pop(topic_id, {}).values():
-                _release(image, state.remove(0, state.object_count), record.time_ms + grace_ms)
-                image.changed.add((topic_id, state.partition))
-            _note_dropped(image, topic_id, record.time_ms)
-        image.reserved.update(record.reserved)
-        for key, due_ms in record.queued:
-            image.reserved.pop(key, None)
-            image.deletions.setdefault(key, due_ms)
-        for key in record.deleted:
-            image.deletions.pop(key, None)
-            image.reserved.pop(key, None)
-        if record.wal is not None:
-            image.wal_flushed[record.wal[0]] = record.wal[1]
+                image.files.live[places[row.file]] += 1
+        _apply_rest(image, record, places)
+
+
+def apply_columns(image: ManifestImage, checked: CheckedColumns) -> None:
+    """Applies a record that `check_columns` accepted for the current image, under the image's lock."""
+    record, added = checked.record, checked.added
+    with image.lock:
+        places = _apply_first(image, record)
+        at = np.array(places, np.int64)
+        live = np.frombuffer(image.files.live, np.int32)
+        live[at] += checked.references
+        del live  # while there is a view the table cannot grow
+        added[:, FILE] = at[added[:, FILE]]
+        apply_appends(
+            checked.states,
+            checked.parts,
+            added,
+            checked.producers,
+            checked.batches,
+            checked.opened,
+            record.time_ms,
+            image.changed,
+            lambda state, row: state.append(RefRow._make(row)),
+            partition_state.BLOCK_ROWS,
+        )
+        _apply_rest(image, record, places)
+
+
+def _apply_first(image: ManifestImage, record: ManifestRecord) -> list[int]:
+    """What comes before the deltas; returns the places of the record's objects in the table."""
+    apply_numbers(image, record)
+    for entry in record.files:
+        image.reserved.pop(entry.key, None)
+    return [image.files.add(*entry, created_ms=record.time_ms) for entry in record.files]
+
+
+def _apply_rest(image: ManifestImage, record: ManifestRecord, places: list[int]) -> None:
+    for (topic_id, partition), delta in record.partitions.items():
+        _apply_partition(image, topic_id, partition, delta, places, record.time_ms)
+    apply_moves(image, record)
+    for topic_id, grace_ms in record.dropped_topics:
+        for state in image.partitions.pop(topic_id, {}).values():
+            _release(image, state.remove(0, state.object_count), record.time_ms + grace_ms)
+            image.changed.add((topic_id, state.partition))
+        _note_dropped(image, topic_id, record.time_ms)
+    image.reserved.update(record.reserved)
+    for key, due_ms in record.queued:
+        image.reserved.pop(key, None)
+        image.deletions.setdefault(key, due_ms)
+    for key in record.deleted:
+        image.deletions.pop(key, None)
+        image.reserved.pop(key, None)
+    if record.wal is not None:
+        image.wal_flushed[record.wal[0]] = record.wal[1]
 
 
 def _apply_partition(
-    image: ManifestImage, topic_id: bytes, partition: int, delta: PartitionDelta, files: dict[int, int], time_ms: int
+    image: ManifestImage, topic_id: bytes, partition: int, delta: PartitionDelta, places: list[int], time_ms: int
 ) -> None:
     states = image.partitions.setdefault(topic_id, {})
     state = states.get(partition)
@@ -62,7 +108,7 @@ def _apply_partition(
     due_ms = time_ms + delta.grace_ms
     replaced = _remove(state, delta.removed) if delta.removed else None
     for row in sorted(delta.added):
-        stored = row._replace(file=files[row.file])
+        stored = row._replace(file=places[row.file])
         if row.base_offset >= state.end_offset:
             state.append(stored)
             state.end_offset = row.end_offset
@@ -74,7 +120,9 @@ def _apply_partition(
         state.last_stable_offset = delta.last_stable_offset
     for entry in delta.producers:
         state.producers.put(entry, time_ms)
-    state.leader_epochs += delta.leader_epochs
+    if delta.leader_epochs:
+        state.leader_epochs += delta.leader_epochs
+        image.leader_epoch = max(image.leader_epoch, delta.leader_epochs[-1][0])
     state.aborted += delta.aborted
     if delta.aborted_gone:
         gone = set(delta.aborted_gone)

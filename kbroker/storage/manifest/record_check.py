@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kbroker.errors import CorruptionError
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.partition_state import PartitionState, RefRow
-from kbroker.storage.manifest.record import ManifestRecord, PartitionDelta, parse_record
+from kbroker.storage.manifest.record import ManifestRecord, PartitionDelta
+from kbroker.storage.manifest.record_leadership import check_leadership, check_sender
 
 
-def check_record(image: ManifestImage, payload: Any, name: str) -> ManifestRecord:
-    """Parses a record and checks that it fits; CorruptionError, naming the record, when it does not.
+def check_record(image: ManifestImage, record: ManifestRecord, name: str) -> None:
+    """Checks that a record fits; CorruptionError, naming the record, when it does not.
 
     The caller prevents changes of the image until it has applied the record.
     """
-    record = parse_record(payload, name)
+    used = {row.file for delta in record.partitions.values() for row in delta.added}
+    check_whole(image, record, name, {topic_id for topic_id, _ in record.partitions}, len(used))
+    check_partitions(image, record, name)
+
+
+def check_whole(image: ManifestImage, record: ManifestRecord, name: str, changed: set[bytes], used: int) -> None:
+    """Checks a record except the deltas of its partitions, which change these topics and use so many of its objects."""
     if record.wal is not None:
         data_dir_id, lsn = record.wal
         if lsn < image.wal_flushed.get(data_dir_id, 0):
@@ -26,14 +31,19 @@ def check_record(image: ManifestImage, payload: Any, name: str) -> ManifestRecor
     with image.lock:
         _check_keys(image, record, keys, name)
     for topic_id, _ in record.dropped_topics:
-        if any(key[0] == topic_id for key in record.partitions):
+        if topic_id in changed:
             raise CorruptionError(f"{name}: topic {topic_id.hex()} is dropped and changed")
-    used = {row.file for delta in record.partitions.values() for row in delta.added}
-    if len(used) != len(keys):
+    if used != len(keys):
         raise CorruptionError(f"{name}: an object holds data of no partition")
+    check_leadership(image, record, name)
+
+
+def check_partitions(image: ManifestImage, record: ManifestRecord, name: str) -> None:
+    """Checks the deltas of a record's partitions."""
     for (topic_id, partition), delta in record.partitions.items():
-        _check_partition(image, topic_id, partition, delta, f"{name}: partition {topic_id.hex()}/{partition}")
-    return record
+        what = f"{name}: partition {topic_id.hex()}/{partition}"
+        check_sender(image, record, topic_id, partition, delta, what)
+        _check_partition(image, topic_id, partition, delta, what)
 
 
 def _check_keys(image: ManifestImage, record: ManifestRecord, keys: list[str], name: str) -> None:

@@ -37,7 +37,8 @@ def end_of(data: bytes) -> int:
 class DamagedCluster:
     """`flush` adds objects by one manifest record each, as a flush does; then things may be damaged."""
 
-    def __init__(self, store=None):
+    def __init__(self, store=None, version=2):
+        self.version = version  # of manifest records
         self.clock = ManualClock(NOW)
         self.store = store if store is not None else MemoryStore(self.clock)
         self.epoch = 0
@@ -74,7 +75,7 @@ class DamagedCluster:
         self.claim = claim(self.store, KEYS.root, "dir", False, NOW, retries=ONCE)
         self.epoch = self.claim.epoch
         self.log = NumberedLog(self.store, KEYS.manifest_dir, self.epoch, bytes([self.epoch] * 16), retries=ONCE)
-        self.manifest = Manifest(self.log, self.clock, root=KEYS.root)
+        self.manifest = Manifest(self.log, self.clock, root=KEYS.root, record_version=lambda: self.version)
         self.manifest.checkpoint_in_background(lambda call: None)  # only those that a test requests
         self.manifest.load()
         self.log.seal_previous()

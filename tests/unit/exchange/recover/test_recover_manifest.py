@@ -20,9 +20,10 @@ from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
 from tests.unit.exchange.recover.recover_bucket import KEYS, NOW, ONCE, PRODUCER, DamagedCluster, batch, topic_id
 
 
-@pytest.fixture
-def cluster():
-    made = DamagedCluster()
+@pytest.fixture(params=[2, 3])
+def cluster(request):
+    """With manifest records in JSON, and in columns."""
+    made = DamagedCluster(version=request.param)
     made.fill()
     made.stop()
     return made
@@ -36,7 +37,7 @@ def data_records(cluster):
     """Keys of the records after the newest checkpoint, without seals."""
     covered = max((key[-24:-4] for key in checkpoints(cluster)), default="")
     behind = [key for key in records_of(cluster) if key[-24:-4] > covered]
-    return [key for key in behind if cluster.store.get(key)[:7] == b"KBNL\x00\x01\x01"]
+    return [key for key in behind if cluster.store.get(key)[6] == FrameKind.RECORD]
 
 
 def checkpoints(cluster):
@@ -159,7 +160,8 @@ def test_a_cluster_that_is_owned_is_refused(cluster):
 def test_a_newer_version_is_no_damage(cluster):
     key = data_records(cluster)[0]
     frame = decode_frame(cluster.store.get(key), key)
-    content = {"kind": "manifest", "payload": {"v": 3, "t": NOW}}
+    payload = {"v": 4, "t": NOW} if cluster.version == 2 else (4).to_bytes(2, "little")
+    content = {"kind": "manifest", "payload": payload}
     cluster.store.put(key, encode_frame(FrameKind.RECORD, frame.number, frame.epoch, frame.nonce, content))
     with pytest.raises(SourceError, match="newer kbroker"):
         cluster.recover()
@@ -168,12 +170,12 @@ def test_a_newer_version_is_no_damage(cluster):
 def test_a_newer_format_is_no_damage_and_rot_in_the_version_is(cluster):
     key = data_records(cluster)[0]
     data = cluster.store.get(key)
-    newer = data[:5] + b"\x02" + data[6:52]
+    newer = data[:5] + b"\x03" + data[6:52]
     cluster.store.put(key, newer + crc32c(newer).to_bytes(4, "big") + data[56:])
     with pytest.raises(SourceError, match="newer kbroker"):
         cluster.recover()
     before = cluster.facts()
-    cluster.store.put(key, data[:5] + b"\x03" + data[6:])
+    cluster.store.put(key, data[:5] + b"\x04" + data[6:])
     cluster.recover()
     assert cluster.facts(cluster.loaded()) == before
 

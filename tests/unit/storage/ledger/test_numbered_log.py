@@ -421,9 +421,9 @@ def test_a_record_under_another_key_is_corruption() -> None:
 def test_a_newer_format_is_refused_by_name() -> None:
     store = filled()
     data = bytearray(store.get(key(1, 4)))
-    data[4:6] = (2).to_bytes(2, "big")
+    data[4:6] = (3).to_bytes(2, "big")
     store.put(key(1, 4), bytes(data))
-    with pytest.raises(CorruptionError, match="version 2; this kbroker reads up to 1"):
+    with pytest.raises(CorruptionError, match="version 3; this kbroker reads up to 2"):
         read_all(store)
 
 

@@ -6,6 +6,7 @@ import pytest
 from kbroker.clock import ManualClock
 from kbroker.errors import CorruptionError
 from kbroker.storage.ledger.numbered_log import Fenced, NumberedLog
+from kbroker.storage.ledger.numbered_log_format import decode_frame
 from kbroker.storage.manifest import checkpoint as manifest_checkpoint
 from kbroker.storage.manifest import partition_state
 from kbroker.storage.manifest import parts as manifest_parts
@@ -53,6 +54,39 @@ def test_records_and_checkpoints_are_loaded_again(store):
         assert offsets(open_manifest(store, epoch=0)) == list(range(base + 1))
     assert sum(meta.key.endswith(".ckp") for meta in store.list(KEYS.manifest_dir)) == 2
     assert manifest.commit(lambda image: None) is None
+
+
+def test_records_in_json_and_in_columns_are_loaded_as_one_log(store):
+    versions = iter([1, 3, 2, 3, 3])
+    manifest = open_manifest(store, record_version=lambda: next(versions))
+    for base in range(5):
+        manifest.commit(flush_of(base))
+    assert offsets(open_manifest(store, epoch=0)) == list(range(5))
+    keys = [meta.key for meta in store.list(KEYS.manifest_dir) if meta.key.endswith(".rec")]
+    payloads = [decode_frame(store.get(key), key).content.get("payload") for key in keys[1:]]
+    assert [payload["v"] if isinstance(payload, dict) else "columns" for payload in payloads] == [
+        1, "columns", 2, "columns", "columns",
+    ]  # fmt: skip
+
+
+def test_a_record_in_columns_that_is_in_doubt_is_settled_with_the_same_bytes(store):
+    manifest = open_manifest(store, record_version=lambda: 3)
+    manifest.commit(flush_of(0))
+    store.inject(Fault("put", When.AFTER))
+    store.inject(Fault("get", times=3))
+    with pytest.raises(StoreUnavailable):
+        manifest.commit(flush_of(1))
+    store.heal()
+    manifest.commit(flush_of(2))
+    assert offsets(manifest) == offsets(open_manifest(store, epoch=0)) == [0, 1, 2]
+
+
+def test_a_record_in_columns_of_a_newer_version_is_refused_by_name(store):
+    log = log_of(store)
+    log.load(lambda *_: None, lambda *_: None)
+    log.append("manifest", (4).to_bytes(2, "little") + bytes(100))
+    with pytest.raises(CorruptionError, match="manifest record 2: manifest version 4 is newer than this kbroker knows"):
+        open_manifest(store, epoch=2)
 
 
 def test_a_change_that_does_not_fit_is_never_written(store):

@@ -85,7 +85,7 @@ def test_find_gives_the_object_of_an_offset():
         (record([], {"-1": {}}), "not a partition number"),
         (record([], {"01": {}}), "not a partition number"),
         (record([file("../up")], {0: {"r": [ref(0, 30, 40)]}}), "not a key below the root"),
-        ({"v": 3, "t": 1}, "newer than this kbroker"),
+        ({"v": 4, "t": 1}, "newer than this kbroker"),
         ({"t": 1}, "v: None"),
         ([], "not an object"),
         (record(w=["dir", 5]) | {"w": ["dir"]}, "a list of 2"),
@@ -253,8 +253,8 @@ def test_times_of_a_row_are_what_it_was_given_or_not_known(newest, smallest, lat
 
 
 def test_checkpoint_of_a_newer_version_is_refused_by_name():
-    payload = write_checkpoint(full_image()) | {"v": 3}
-    with pytest.raises(CorruptionError, match="checkpoint 9: manifest version 3 is newer"):
+    payload = write_checkpoint(full_image()) | {"v": 4}
+    with pytest.raises(CorruptionError, match="checkpoint 9: manifest version 4 is newer"):
         read_checkpoint(payload, "", "checkpoint 9")
 
 

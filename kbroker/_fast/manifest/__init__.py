@@ -1,0 +1,1 @@
+"""Records of the manifest in columns: applied to the image, and gathered for encoding."""

@@ -1,0 +1,1 @@
+"""How many brokers share one ledger: the rules of docs/cluster-protocol.md, without threads, sockets and clocks."""

@@ -1,0 +1,312 @@
+"""The controller's role in a broker: it claims, seals, then alone appends to the ledger (cluster protocol §3, §4)."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from enum import Enum
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from kbroker.clock import Clock
+from kbroker.cluster.protocol.election import is_all_clean
+from kbroker.cluster.protocol.joined_record import JoinedRecord
+from kbroker.cluster.protocol.ledger_copy import LedgerCopy, TopicState
+from kbroker.cluster.protocol.manifest_state import Checked
+from kbroker.cluster.protocol.messages import (
+    EVERY_BROKER,
+    CommitRequest,
+    Log,
+    PartitionId,
+    ReadyRequest,
+    RegisterRequest,
+    StreamedRecord,
+)
+from kbroker.cluster.protocol.record_builder import RecordBuilder
+from kbroker.cluster.protocol.surroundings import Balance, Leases, MetadataChange, Transport
+from kbroker.errors import CorruptionError
+from kbroker.storage.ledger.numbered_log import Fenced
+from kbroker.storage.ledger.ownership import Superseded
+from kbroker.storage.stores.object_store import ObjectStore, StoreError
+
+logger = logging.getLogger(__name__)
+
+DELETIONS_MAX = 1_000  # at a time
+
+
+class Phase(Enum):
+    """How far a controller is."""
+
+    CLAIM = 0  # elected; it needs an epoch
+    SEAL = 1  # it takes both logs over from the epoch before
+    LEAD = 2
+    OVER = 3  # it has resigned; elected again, a new one begins
+
+
+class Claims(Protocol):
+    """The claims in the bucket (claims.ControllerClaims)."""
+
+    def claim(self) -> int:
+        """Claims the next epoch and returns it. Raises StartError; StoreError."""
+        ...
+
+    def look(self) -> None:
+        """Raises Superseded if a higher epoch is claimed; StoreError."""
+        ...
+
+    def release(self) -> None:
+        """Releases the claim. Raises Superseded; StoreError."""
+        ...
+
+
+class _Draft(NamedTuple):
+    """A record that is being appended."""
+
+    joined: JoinedRecord
+    payload: Any
+    checked: Checked
+
+
+class Controller:
+    """One term as controller, from its election on. Not thread-safe: the caller serialises all but waits for the store.
+
+    `claim`, `seal`, `append_manifest`, `append_metadata`, `delete_due` and `look` wait for the store. Each may run
+    beside the others and beside `receive`, and does nothing where its own kind is under way. None raises for what the
+    store answers: a failure is tried again at the next call, and a higher claim or seal ends the term. `claim` raises
+    StartError where the claim is another's to make.
+    """
+
+    def __init__(
+        self,
+        ledger: LedgerCopy[TopicState],
+        claims: Claims,
+        transport: Transport,
+        leases: Leases,
+        balance: Balance,
+        clock: Clock,
+        store: ObjectStore,
+    ) -> None:
+        self.phase = Phase.CLAIM
+        self.epoch = 0
+        self.builder = RecordBuilder(ledger, transport, leases, balance)
+        self._ledger = ledger
+        self._claims = claims
+        self._transport = transport
+        self._clock = clock
+        self._store = store
+        self._claiming = False
+        self._deleting = False
+        self._sealed: set[Log] = set()
+        self._draft: _Draft | None = None  # not known to be stored
+        self._changes: deque[MetadataChange] = deque()
+        self._change: tuple[MetadataChange, Any] | None = None  # as `_draft`
+
+    @property
+    def leads(self) -> bool:
+        """Whether it judges and appends."""
+        return self.phase is Phase.LEAD
+
+    # -- taking over -------------------------------------------------------------------------------------------
+
+    def claim(self) -> None:
+        """Claims an epoch. Waits for the store."""
+        if self.phase is not Phase.CLAIM or self._claiming:
+            return
+        self._claiming = True
+        try:
+            epoch = self._claims.claim()
+        except StoreError as error:
+            logger.warning("no controller epoch claimed: %s", error)
+            return
+        finally:
+            self._claiming = False
+        if self.phase is not Phase.CLAIM:
+            return
+        self.epoch, self.phase = epoch, Phase.SEAL
+        for log in Log:
+            self._ledger.log(log).write_as(epoch)
+        logger.info("claimed controller epoch %d", epoch)
+
+    def seal(self, log: Log) -> None:
+        """§3: takes a log over, and reads it to its end; judges once both are sealed. Waits for the store."""
+        copy = self._ledger.log(log)
+        if self.phase is not Phase.SEAL or log in self._sealed or copy.is_busy:
+            return
+        try:
+            copy.follow()
+            if self.phase is not Phase.SEAL or copy.is_busy:
+                return
+            copy.seal()
+        except StoreError as error:
+            logger.warning("the %s log is not sealed: %s", log.name.lower(), error)
+            return
+        except (Fenced, CorruptionError) as error:
+            self.resign(str(error))
+            return
+        if self.phase is not Phase.SEAL:
+            return
+        self._sealed.add(log)
+        if len(self._sealed) == len(Log):
+            self._lead()
+
+    def _lead(self) -> None:
+        self.phase = Phase.LEAD
+        image = self._ledger.image
+        epochs = (state.leader_epochs[-1][0] for state in image.states() if state.leader_epochs)
+        self.builder.first_leader_epoch = max(self.epoch, *epochs, 0) + 1
+        self.builder.is_survey_due = True
+        logger.info("controller of epoch %d", self.epoch)
+
+    def look(self) -> None:
+        """§3: one that finds a higher claim resigns. Waits for the store."""
+        if self.phase not in (Phase.SEAL, Phase.LEAD):
+            return
+        try:
+            self._claims.look()
+        except Superseded as error:
+            self.resign(str(error))
+        except StoreError as error:
+            logger.debug("the claim could not be looked at: %s", error)
+
+    def release(self) -> bool:
+        """§3: gives the cluster up for another etcd, a single broker or a job, if every row was left clean. By the last
+        broker to stop. Waits for the store. Raises Superseded; StoreError: call it again, or leave it."""
+        if not self.leads or not is_all_clean(self._ledger.image):
+            return False
+        self._claims.release()
+        return True
+
+    def resign(self, reason: str) -> None:
+        """Ends the term: no verdict, no record any more. What is on its way to the store is not taken back."""
+        if self.phase is Phase.OVER:
+            return
+        self.phase = Phase.OVER
+        for log in Log:
+            self._ledger.log(log).write_as(0)
+        logger.warning("controller of epoch %d resigns: %s", self.epoch, reason)
+
+    # -- what arrives ------------------------------------------------------------------------------------------
+
+    def receive(self, message: CommitRequest | RegisterRequest | ReadyRequest) -> None:
+        """§3: what cannot be judged gets no answer: its sender asks the next controller."""
+        if not self.leads:
+            return
+        if not isinstance(message, ReadyRequest) and self._ledger.is_behind(message.positions):
+            return
+        self.builder.receive(message)
+
+    def submit(self, change: MetadataChange) -> None:
+        """A change of the metadata, to be appended; lost if the term ends before."""
+        self._changes.append(change)
+
+    def elect_unclean(self, places: set[PartitionId]) -> None:
+        """§5: by an operator's command, others may lead what waits for its log; what only that has is given up."""
+        self.builder.unclean |= places
+        self.builder.is_survey_due = True
+
+    def on_sealed(self, epoch: int) -> None:
+        """A log was given to this epoch."""
+        if epoch > self.epoch and self.phase in (Phase.SEAL, Phase.LEAD):
+            self.resign(f"epoch {epoch} has sealed a log")
+
+    def on_applied(self, log: Log, change: Any) -> None:
+        """A record was applied to the own copy."""
+        if log is Log.METADATA or change.registrations or change.fences or change.moves or change.new_partitions:
+            self.builder.is_survey_due = True
+
+    # -- appending ---------------------------------------------------------------------------------------------
+
+    def append_manifest(self) -> bool:
+        """Joins what has arrived into one record, appends it, sends it and then the answers; True if there was one.
+
+        A record in doubt is appended again, as it is. Waits for the store.
+        """
+        copy = self._ledger.manifest
+        if not self.leads or copy.is_busy:
+            return False
+        if self._draft is None:
+            self._draft = self._draft_record()
+        draft = self._draft
+        if draft is None:
+            return False
+        try:
+            number = copy.append(draft.payload, partial(copy.state.apply_checked, draft.checked))
+        except StoreError as error:
+            logger.warning("manifest record in doubt: %s", error)
+            return True
+        except ValueError as error:
+            logger.warning("manifest record split: %s", error)
+            self._draft = None
+            self.builder.put_back(draft.joined)
+            return True
+        except (Fenced, CorruptionError) as error:
+            self.resign(str(error))
+            return True
+        self._draft = None
+        if self.leads:
+            self._publish(Log.MANIFEST, number, draft.payload)
+            for destination, answer in draft.joined.stored_answers(number):
+                self._transport.send(destination, answer)
+        return True
+
+    def _draft_record(self) -> _Draft | None:
+        joined = self.builder.build()
+        record = joined.record(self._clock.now_ms())
+        return _Draft(joined, *self._ledger.manifest.state.encode(record)) if record is not None else None
+
+    def append_metadata(self) -> bool:
+        """Appends the next change of the metadata; as `append_manifest`."""
+        copy = self._ledger.metadata
+        if not self.leads or copy.is_busy:
+            return False
+        while self._change is None:
+            if not self._changes:
+                return False
+            change = self._changes.popleft()
+            payload = change.payload(self._ledger.topics)
+            if payload is not None:
+                self._change = change, payload
+        change, payload = self._change
+        try:
+            number = copy.append(payload)
+        except StoreError as error:
+            logger.warning("metadata record in doubt: %s", error)
+            return True
+        except ValueError as error:
+            logger.warning("metadata change dropped: %s", error)
+            self._change = None
+            return True
+        except (Fenced, CorruptionError) as error:
+            self.resign(str(error))
+            return True
+        self._change = None
+        if self.leads:
+            self._publish(Log.METADATA, number, payload)
+            change.done(number)
+        return True
+
+    def _publish(self, log: Log, number: int, payload: Any) -> None:
+        """§3: sends a record to every broker, once the store has it, and before the answers that rest on it."""
+        self._transport.send(EVERY_BROKER, StreamedRecord(log, self.epoch, number, payload))
+
+    def delete_due(self) -> int:
+        """Deletes objects that no row names any more and whose grace is over; a later record says so. Waits for the
+        store. Returns how many."""
+        if not self.leads or self._deleting:
+            return 0
+        image = self._ledger.image
+        keys = image.due_deletions(self._clock.now_ms(), DELETIONS_MAX)
+        known = set(self.builder.deleted)
+        keys = [key for key in keys if key not in known]
+        if not keys:
+            return 0
+        self._deleting = True
+        try:
+            self._store.delete([image.root + key for key in keys])
+        except StoreError as error:
+            logger.warning("objects are deleted later: %s", error)
+            return 0
+        finally:
+            self._deleting = False
+        self.builder.deleted += keys
+        return len(keys)

@@ -1,0 +1,201 @@
+"""The controller's verdict on each part of a request (cluster protocol §4). Each rule is a function of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from kbroker.cluster.protocol.messages import CommitRequest, Part, PartKind, Verdict
+from kbroker.cluster.protocol.surroundings import TopicView
+from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.leadership import NO_LEADER
+from kbroker.storage.manifest.partition_state import PartitionState, RefRow
+
+
+class Outcome(Enum):
+    """What follows from a part beside a verdict."""
+
+    ACCEPTED = 0  # it goes into the record; the verdict follows when that is stored
+    IGNORED = 1  # no answer
+
+
+Judgement = Verdict | Outcome
+
+
+class Ledger(NamedTuple):
+    """What a part is judged on: the controller's own copy, and the numbers that may be given leadership."""
+
+    image: ManifestImage
+    topics: TopicView
+    targets: Container[int]
+
+
+def judge_request(request: CommitRequest, ledger: Ledger) -> list[Judgement]:
+    """A judgement for each part, in order. What is accepted of a request goes into one record."""
+    judgements = [judge(part, request, ledger) for part in request.parts]
+    seen: set[tuple[bytes, int]] = set()
+    for n, part in enumerate(request.parts):
+        if is_twice(part, seen) and judgements[n] is Outcome.ACCEPTED:
+            judgements[n] = Verdict.TOO_EARLY
+        seen.add(part.place)
+    return hold_packs_together(request.parts, judgements) if Verdict.TOO_EARLY in judgements else judgements
+
+
+def is_twice(part: Part, seen: Container[tuple[bytes, int]]) -> bool:
+    """A record has each partition at most once; so the second part of a partition waits for the next."""
+    return part.place in seen
+
+
+def hold_packs_together(parts: Sequence[Part], judgements: list[Judgement]) -> list[Judgement]:
+    """Parts that share an object are appended in one record: if one is too early, so are those that are not refused.
+
+    Otherwise a later record would name the pack again, which may be queued for deletion by then.
+    """
+    while True:
+        waiting = [
+            {row.file for row in _added(part)}
+            for part, judgement in zip(parts, judgements, strict=True)
+            if judgement is Verdict.TOO_EARLY
+        ]
+        blocked = set().union(*waiting)
+        changed = False
+        for n, part in enumerate(parts):
+            if judgements[n] is Outcome.ACCEPTED and not blocked.isdisjoint(row.file for row in _added(part)):
+                judgements[n] = Verdict.TOO_EARLY
+                changed = True
+        if not changed:
+            return judgements
+
+
+def judge(part: Part, request: CommitRequest, ledger: Ledger) -> Judgement:
+    """The judgement of one part by itself."""
+    if is_gone(part, ledger.topics):
+        return Verdict.GONE
+    row = ledger.image.partition(part.topic_id, part.partition)
+    if row is None:
+        return without_row()
+    if is_committed(part, request, row, ledger.image):
+        return Verdict.COMMITTED
+    if not is_of_leader(part, row) or is_number_fenced(part, ledger.image):
+        return Verdict.FENCED
+    return _JUDGES[part.kind](part, row, ledger)
+
+
+def is_gone(part: Part, topics: TopicView) -> bool:
+    """The metadata no longer has the topic id. (A request from a copy that is further than ours is not judged.)"""
+    return not topics.knows(part.topic_id)
+
+
+def without_row() -> Judgement:
+    """A part never creates a row: rows are made when a topic is created."""
+    return Verdict.FENCED
+
+
+def is_committed(part: Part, request: CommitRequest, row: PartitionState, image: ManifestImage) -> bool:
+    """Whether the ledger has the part already."""
+    if part.kind is PartKind.APPEND:
+        return epoch_reaches(part, row)
+    if part.kind is PartKind.REPLACE:
+        return any(is_named(request.files[row.file].key, image) for row in _added(part))
+    if part.kind is PartKind.LOG_START and part.delta is not None:
+        return part.delta.log_start_offset is not None and row.log_start_offset >= part.delta.log_start_offset
+    return False
+
+
+def epoch_reaches(part: Part, row: PartitionState) -> bool:
+    """The part's own epoch reaches its end: what another epoch has at these offsets is not the part."""
+    return row.reach(part.leader_epoch) >= part.end_offset
+
+
+def is_named(key: str, image: ManifestImage) -> bool:
+    """A replacement is in the ledger once its output was named, also if that has been replaced since."""
+    return image.is_live(key) or key in image.deletions
+
+
+def is_of_leader(part: Part, row: PartitionState) -> bool:
+    """Only the leader of the row's epoch changes it."""
+    return row.leader == part.number and row.leader_epoch == part.leader_epoch
+
+
+def is_number_fenced(part: Part, image: ManifestImage) -> bool:
+    """§2.4: a fenced number can commit nothing more."""
+    return image.is_fenced(part.number)
+
+
+def _judge_append(part: Part, row: PartitionState, ledger: Ledger) -> Judgement:
+    return Outcome.ACCEPTED if is_contiguous(part, row) else gap_verdict()
+
+
+def is_contiguous(part: Part, row: PartitionState) -> bool:
+    """The part begins where the row ends, or where DeleteRecords has passed that end."""
+    if part.base_offset == row.end_offset:
+        return True
+    start = part.delta.log_start_offset if part.delta is not None else None
+    return row.end_offset < part.base_offset <= max(row.log_start_offset, start or 0)
+
+
+def gap_verdict() -> Judgement:
+    """An earlier part has not arrived here: the sender begins again from the oldest."""
+    return Verdict.TOO_EARLY
+
+
+def _judge_replace(part: Part, row: PartitionState, ledger: Ledger) -> Judgement:
+    return Outcome.ACCEPTED if are_present(part, row, ledger.image) else Verdict.FENCED
+
+
+def are_present(part: Part, row: PartitionState, image: ManifestImage) -> bool:
+    """The replaced objects are the row's, by key: offsets alone do not tell an object from one that replaced it."""
+    if part.delta is None or len(part.delta.removed) != len(part.replaced):
+        return False
+    for base_offset, key in zip(part.delta.removed, part.replaced, strict=True):
+        place = row.index_of(base_offset)
+        if place >= row.object_count:
+            return False
+        found = row.row(place)
+        if found.base_offset != base_offset or image.files.keys.key(found.file) != key:
+            return False
+    return True
+
+
+def _judge_log_start(part: Part, row: PartitionState, ledger: Ledger) -> Judgement:
+    return Outcome.ACCEPTED
+
+
+def _judge_mode(part: Part, row: PartitionState, ledger: Ledger) -> Judgement:
+    return Outcome.ACCEPTED if is_mode_version(part, row) else Outcome.IGNORED
+
+
+def is_mode_version(part: Part, row: PartitionState) -> bool:
+    """§5: a report names the version that it starts from; so a doubled rise does not come after a fall."""
+    return part.mode is not None and part.mode.version == row.mode_version
+
+
+def _judge_resign(part: Part, row: PartitionState, ledger: Ledger) -> Judgement:
+    if part.successor is None:
+        return Outcome.IGNORED
+    leader = resigned_to(part, ledger)
+    return Outcome.IGNORED if leader == NO_LEADER and not part.successor.clean else Outcome.ACCEPTED
+
+
+def resigned_to(part: Part, ledger: Ledger) -> int:
+    """The successor, or NO_LEADER if that may not lead: fenced, stopping, or its number is not known to be saved.
+
+    A leader that resigns to itself has led already.
+    """
+    assert part.successor is not None
+    number = part.successor.number
+    return number if number == part.number or number in ledger.targets else NO_LEADER
+
+
+def _added(part: Part) -> tuple[RefRow, ...]:
+    return part.delta.added if part.delta is not None else ()
+
+
+_JUDGES = {
+    PartKind.APPEND: _judge_append,
+    PartKind.REPLACE: _judge_replace,
+    PartKind.LOG_START: _judge_log_start,
+    PartKind.MODE: _judge_mode,
+    PartKind.RESIGN: _judge_resign,
+}

@@ -1,0 +1,191 @@
+"""The partitions that this broker leads, as its own copy of the ledger says (cluster protocol §5)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+
+from kbroker.cluster.protocol import modes, tails
+from kbroker.cluster.protocol.commits import Commits
+from kbroker.cluster.protocol.led_partition import LedPartition, Stage
+from kbroker.cluster.protocol.ledger_copy import LedgerCopy, TopicState
+from kbroker.cluster.protocol.messages import Part, PartAnswer, PartitionId, PartKind, Successor, Verdict
+from kbroker.cluster.protocol.surroundings import PartitionHost
+from kbroker.storage.manifest.partition_state import PartitionState
+from kbroker.storage.manifest.record import ManifestRecord
+
+logger = logging.getLogger(__name__)
+
+
+class Leadership:
+    """The led partitions of one broker number. Never waits; the caller serialises.
+
+    Calls the host when a partition is led, is not any more, or may acknowledge more.
+    """
+
+    def __init__(
+        self, number: int, directory_id: str, ledger: LedgerCopy[TopicState], commits: Commits, host: PartitionHost
+    ) -> None:
+        self.number = number
+        self._directory_id = directory_id
+        self._ledger = ledger
+        self._commits = commits
+        self._host = host
+        self._led: dict[PartitionId, LedPartition] = {}
+
+    def __iter__(self) -> Iterator[LedPartition]:
+        return iter(list(self._led.values()))
+
+    def get(self, place: PartitionId) -> LedPartition | None:
+        """The leadership of a partition; None if it is not led here."""
+        return self._led.get(place)
+
+    # -- the own copy ------------------------------------------------------------------------------------------
+
+    def on_applied(self, record: ManifestRecord) -> None:
+        """Follows the own copy, record by record."""
+        places: Iterable[PartitionId] = [(move.topic_id, move.partition) for move in record.moves]
+        dropped = {topic_id for topic_id, _ in record.dropped_topics}
+        if dropped:
+            places = [*places, *(place for place in self._led if place[0] in dropped)]
+        for place in places:
+            self.follow_row(place)
+        self.end_applied()
+        for change in record.modes:
+            led = self._led.get((change.topic_id, change.partition))
+            if led is not None:
+                self._host.advance(led)
+
+    def on_reloaded(self) -> None:
+        """The own copy is a new one: any row may have changed."""
+        places = [(row.topic_id, row.partition) for row in self._ledger.image.states() if row.leader == self.number]
+        for place in [*self._led, *places]:
+            self.follow_row(place)
+        self.end_applied()
+        self.on_topics()
+
+    def on_topics(self) -> None:
+        """The metadata has changed: topics may want another durability."""
+        for led in self:
+            self._host.advance(led)
+
+    def follow_row(self, place: PartitionId) -> None:
+        """Leads or unloads a partition as its row says: built from its row and its tail, never from memory."""
+        row, led = self.row(place), self._led.get(place)
+        if row is None or row.leader != self.number:
+            self.unload(place)
+        elif led is None or led.leader_epoch < row.leader_epoch:
+            self.unload(place)
+            led = self._led[place] = LedPartition(place, row.leader_epoch, row.end_offset)
+            self._host.lead(led, row, tails.tail_epoch(row, self._directory_id))
+            self._host.advance(led)
+
+    def row(self, place: PartitionId) -> PartitionState | None:
+        """The partition's row in the own copy."""
+        return self._ledger.image.partition(*place)
+
+    def unload(self, place: PartitionId, reason: Verdict | None = None, at: int = 0) -> None:
+        """The partition is not led here any more. `at`: the manifest record that a verdict was judged from."""
+        led = self._led.pop(place, None)
+        if led is None:
+            return
+        self._commits.drop(place, at)
+        self._host.unload(led, reason)
+
+    # -- commits -----------------------------------------------------------------------------------------------
+
+    def on_answer(self, answer: PartAnswer) -> None:
+        """A verdict on a part. One that is not waiting for it is old news."""
+        found = self._commits.find(answer.part)
+        if found is None:
+            return
+        commit, part = found
+        led = self._led.get(part.place)
+        if answer.verdict is Verdict.COMMITTED:
+            self._commits.committed(commit, answer)
+            if led is not None and led.leader_epoch == part.leader_epoch and part.kind is PartKind.APPEND:
+                led.committed = max(led.committed, committed_position(answer))
+                self._host.advance(led)
+            self.end_applied()
+        elif answer.verdict in (Verdict.FENCED, Verdict.GONE):
+            if part.kind is PartKind.APPEND:
+                self.unload(part.place, answer.verdict, answer.at)
+            else:
+                self._commits.refuse(commit, part, answer.at)
+            self.end_applied()
+
+    def end_applied(self) -> list[Part]:
+        """Ends the commits that the own copy has."""
+        return self._commits.end_applied(self._ledger.manifest.number)
+
+    # -- acknowledgements --------------------------------------------------------------------------------------
+
+    def acknowledges_from_log(self, led: LedPartition) -> bool:
+        """Whether what only the log has may be acknowledged."""
+        return modes.acknowledges_from_log(led, self.row(led.place), self._ledger.topics.durability(led.topic_id))
+
+    def parts_due(self) -> list[Part]:
+        """Resignations that were made, and reports of modes: to be sent until the own copy has their records."""
+        parts = []
+        for led in self._led.values():
+            if led.resignation is not None:
+                parts.append(led.resignation)
+                continue
+            row = self.row(led.place)
+            if row is None:
+                continue
+            wanted = self._ledger.topics.durability(led.topic_id)
+            is_flushed = self._host.acknowledged(led) <= led.committed
+            report = modes.report_due(led, row, wanted, is_flushed)
+            if report is None:
+                continue
+            if led.mode_part is None or led.mode_part.mode != report:
+                led.mode_part = self._part(led, PartKind.MODE)._replace(mode=report)
+            parts.append(led.mode_part)
+        return parts
+
+    def _part(self, led: LedPartition, kind: PartKind) -> Part:
+        return Part(self._commits.next_id(), kind, *led.place, self.number, led.leader_epoch)
+
+    # -- handover ----------------------------------------------------------------------------------------------
+
+    def hand_over(self, place: PartitionId, target: int) -> None:
+        """Begins a handover to a broker number, or NO_LEADER: appends are still taken."""
+        led = self._led.get(place)
+        if led is not None and led.stage is Stage.OPEN:
+            led.stage, led.target = Stage.DRAINING, target
+
+    def hold(self, place: PartitionId) -> None:
+        """What was there is flushed: appends wait now while the rest is flushed."""
+        led = self._led.get(place)
+        if led is not None and led.stage is Stage.DRAINING:
+            led.stage = Stage.HELD
+
+    def resign_flushed(self, place: PartitionId) -> bool:
+        """Resigns to the target once everything is flushed; True if it did."""
+        led = self._led.get(place)
+        if led is None or led.stage is not Stage.HELD or led.is_rising or not self.is_flushed(led):
+            return False
+        self._resign(led, Successor(led.target, clean=True))
+        return True
+
+    def is_flushed(self, led: LedPartition) -> bool:
+        """A resignation to another broker follows the last flush: the ledger has everything that the log has."""
+        return led.committed >= self._host.end_offset(led)
+
+    def give_up(self, place: PartitionId) -> None:
+        """The hold takes too long: resigns to itself, and goes on under another epoch with the log that it has."""
+        led = self._led.get(place)
+        if led is not None and led.stage is Stage.HELD:
+            self._resign(led, Successor(self.number, clean=False))
+
+    def _resign(self, led: LedPartition, successor: Successor) -> None:
+        """Final: also without an answer, nothing is appended under this epoch any more."""
+        led.stage = Stage.RESIGNED
+        led.resignation = self._part(led, PartKind.RESIGN)._replace(successor=successor)
+        logger.info("resigned partition %s/%d, epoch %d", led.topic_id.hex(), led.partition, led.leader_epoch)
+
+
+def committed_position(answer: PartAnswer) -> int:
+    """§4: waiters complete by the position of the answer, never by the end in one's own copy."""
+    return answer.position

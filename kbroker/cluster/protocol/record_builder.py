@@ -1,0 +1,199 @@
+"""What the next manifest record says, from the requests that have arrived and from what the controller sees itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kbroker.cluster.protocol.election import is_leaderless, successor
+from kbroker.cluster.protocol.joined_record import PARTS_MAX, JoinedRecord
+from kbroker.cluster.protocol.judge import Ledger, Outcome, judge_request
+from kbroker.cluster.protocol.ledger_copy import LedgerCopy, TopicState
+from kbroker.cluster.protocol.messages import (
+    CommitAnswer,
+    CommitRequest,
+    PartAnswer,
+    PartitionId,
+    ReadyRequest,
+    RegisterAnswer,
+    RegisterRequest,
+    Verdict,
+)
+from kbroker.cluster.protocol.modes import reachable
+from kbroker.cluster.protocol.registration import NO_NUMBER, Known, Refused, judge_registration
+from kbroker.cluster.protocol.surroundings import Balance, Leases, Transport
+from kbroker.storage.manifest.leadership import NewPartition, Registration
+from kbroker.storage.manifest.partition_state import PartitionState
+
+GRACE_MS = 0  # of the objects of deleted topics, at least
+
+
+class RecordBuilder:
+    """The inbox of one controller, and what it knows of brokers beside the ledger. Never waits.
+
+    Verdicts that follow from the ledger as it is are sent at once; those on what goes into the record, with the record.
+    """
+
+    def __init__(
+        self,
+        ledger: LedgerCopy[TopicState],
+        transport: Transport,
+        leases: Leases,
+        balance: Balance,
+        *,
+        grace_ms: int = GRACE_MS,
+    ) -> None:
+        self.parts_max = PARTS_MAX
+        self.unclean: set[PartitionId] = set()  # that an operator has given up, if need be
+        self.deleted: list[str] = []  # keys that are deleted from the bucket
+        self.is_survey_due = True
+        self.first_leader_epoch = 0  # above every claim, and every epoch in use
+        self._ledger = ledger
+        self._transport = transport
+        self._leases = leases
+        self._balance = balance
+        self._grace_ms = grace_ms
+        self._ready: dict[int, bool] = {}  # numbers that have said to be saved; whether they are stopping
+        self._starts: dict[str, RegisterRequest] = {}  # by nonce
+        self._requests: dict[tuple[int, int], CommitRequest] = {}  # by sender and id
+
+    # -- what arrives ------------------------------------------------------------------------------------------
+
+    def receive(self, message: CommitRequest | RegisterRequest | ReadyRequest) -> None:
+        """A request: judged with the next record. Without effect when it waits already."""
+        if isinstance(message, ReadyRequest):
+            self.is_survey_due |= self._ready.get(message.number) != message.is_stopping
+            self._ready[message.number] = message.is_stopping
+        elif isinstance(message, RegisterRequest):
+            self._starts.setdefault(message.nonce, message)
+        else:
+            self._requests.setdefault((message.number, message.id), message)
+
+    def put_back(self, record: JoinedRecord) -> None:
+        """Judges the requests of a record again that was too large."""
+        self._requests = {(request.number, request.id): request for request in record.requests} | self._requests
+        self.parts_max = max(1, self.parts_max // 2)
+        self.is_survey_due = True
+
+    def targets(self) -> list[int]:
+        """The numbers that may be given leadership, in rising order (cluster protocol §2.1, §5)."""
+        image = self._ledger.image
+        ready = sorted(number for number, is_stopping in self.ready_numbers().items() if not is_stopping)
+        return [n for n in ready if image.directory_of(n) is not None and not image.is_fenced(n)]
+
+    def ready_numbers(self) -> dict[int, bool]:
+        """§2.1: numbers that their brokers have said to be saved, and whether they are stopping."""
+        return self._ready
+
+    # -- the record --------------------------------------------------------------------------------------------
+
+    def build(self) -> JoinedRecord:
+        """Judges what has arrived. The record may have nothing to say."""
+        image = self._ledger.image
+        leader_epoch = max(image.leader_epoch + 1, self.first_leader_epoch)
+        record = JoinedRecord(image.last_number + 1, leader_epoch, self.parts_max)
+        self._judge_starts(record)
+        for number in self.fences_due(record):
+            record.add_fence(number)
+        self._judge_requests(record)
+        record.deleted, self.deleted = self.deleted, []
+        if self.is_survey_due or record.fenced:
+            self.is_survey_due = False
+            self._add_partitions(record)
+            self._drop_topics(record)
+            self._elect(record)
+        return record
+
+    def _judge_starts(self, record: JoinedRecord) -> None:
+        starts, self._starts = self._starts, {}
+        for nonce, request in starts.items():
+            if not record.has_room_for_start(request.directory_id, request.node_id):
+                self._starts[nonce] = request
+                continue
+            image = self._ledger.image
+            judged = judge_registration(request, image, record.next_number, self._leases.is_alive)
+            if isinstance(judged, Registration):
+                known = image.registrations.get(request.directory_id)
+                earlier = known.registration.number if known is not None and not known.fenced else NO_NUMBER
+                record.add_registration(judged, earlier)
+                record.answers.append((nonce, RegisterAnswer(nonce, judged.number)))
+            elif isinstance(judged, Known):
+                self._transport.send(nonce, RegisterAnswer(nonce, judged.number))
+            elif isinstance(judged, Refused):
+                self._transport.send(nonce, RegisterAnswer(nonce, NO_NUMBER, judged.reason))
+
+    def fences_due(self, record: JoinedRecord) -> list[int]:
+        """§5: a broker whose lease is over is fenced by a record before anything of it is given to others."""
+        return sorted(
+            registration.number
+            for registration, _, fenced in self._ledger.image.registrations.values()
+            if not fenced and registration.number not in record.fenced
+            if not self._leases.is_alive(registration.number)
+        )
+
+    def _judge_requests(self, record: JoinedRecord) -> None:
+        ledger = Ledger(self._ledger.image, self._ledger.topics, self.targets())
+        requests, self._requests = self._requests, {}
+        waiting: set[PartitionId] = set()
+        for key, request in requests.items():
+            places = {part.place for part in request.parts}
+            if not waiting.isdisjoint(places) or not record.has_room(request) or rests_on_fence(request, record):
+                waiting |= places
+                self._requests[key] = request
+                continue
+            judgements = judge_request(request, ledger)
+            accepted, answers = [], []
+            for part, judgement in zip(request.parts, judgements, strict=True):
+                if judgement is Outcome.ACCEPTED:
+                    accepted.append(part)
+                elif isinstance(judgement, Verdict):
+                    answers.append(PartAnswer(part.id, judgement, part.end_offset, self._ledger.manifest.number))
+            if accepted:
+                record.add_parts(request, accepted, ledger)
+            if answers:
+                self._transport.send(request.number, CommitAnswer(request.id, tuple(answers)))
+
+    def _add_partitions(self, record: JoinedRecord) -> None:
+        """Rows are made by the creation of topics alone (cluster protocol §4)."""
+        for topic_id, partition in self._ledger.topics.partitions():
+            if self._ledger.image.partition(topic_id, partition) is None:
+                mode = reachable(self._ledger.topics.durability(topic_id))
+                record.add_partition(NewPartition(topic_id, partition, mode))
+
+    def _drop_topics(self, record: JoinedRecord) -> None:
+        for topic_id, states in self._ledger.image.partitions.items():
+            if self._ledger.topics.is_deleted(topic_id):
+                if record.has_part_of(topic_id):
+                    self.is_survey_due = True
+                else:
+                    record.drop_topic(topic_id, states, self._grace_ms)
+
+    def _elect(self, record: JoinedRecord) -> None:
+        image = self._ledger.image
+        candidates = [number for number in self.targets() if number not in record.fenced]
+        for row in self._leaderless(record):
+            place = row.topic_id, row.partition
+            if record.is_touched(place):
+                self.is_survey_due = True
+                continue
+            move = successor(
+                row, image, record.next_leader_epoch, candidates, self._balance.choose, unclean=place in self.unclean
+            )
+            if move is not None:
+                record.add_move(move)
+                self.unclean.discard(place)
+
+    def _leaderless(self, record: JoinedRecord) -> Iterator[PartitionState]:
+        image = self._ledger.image
+        for state in image.states():
+            if is_leaderless(state, image, record.fenced):
+                yield state
+            else:
+                self.unclean.discard((state.topic_id, state.partition))
+
+
+def rests_on_fence(request: CommitRequest, record: JoinedRecord) -> bool:
+    """§4: a part is judged with what is before it in the record: its sender, or the number to which it moves a
+    partition, may just be fenced. Such a request waits, since no verdict rests on a record that is not stored."""
+    return request.number in record.fenced or any(
+        part.successor is not None and part.successor.number in record.fenced for part in request.parts
+    )

@@ -1,0 +1,61 @@
+"""Which entries of a broker's own WAL count (cluster protocol §5): recovery and every flush take these only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol, TypeVar
+
+from kbroker.errors import CorruptionError
+from kbroker.storage.manifest.partition_state import PartitionState
+
+
+class LogEntry(Protocol):
+    """A batch in the WAL."""
+
+    @property
+    def base_offset(self) -> int: ...
+
+    @property
+    def end_offset(self) -> int: ...
+
+    @property
+    def leader_epoch(self) -> int: ...
+
+
+E = TypeVar("E", bound=LogEntry)
+
+
+def tail_epoch(row: PartitionState, directory_id: str) -> int | None:
+    """The first leader epoch of which this directory's entries count; None: none do, another directory has the tail.
+
+    Also under a new leader epoch: the tail stays when a directory comes back, and when a leader resigns to itself.
+    """
+    if row.tail is None or row.tail[0] != directory_id:
+        return None
+    return row.tail[1]
+
+
+def is_of_tail(entry: LogEntry, first_epoch: int) -> bool:
+    """Generations of a partition may lie in one WAL: what is older than the tail was taken over by another broker."""
+    return entry.leader_epoch >= first_epoch
+
+
+def entries_of_tail(entries: Iterable[E], row: PartitionState, directory_id: str) -> tuple[list[E], int]:
+    """Of a partition's entries, in the order of the WAL: those behind the row's end that count, and how many beyond it
+    were dropped. CorruptionError if what counts is not contiguous."""
+    first_epoch = tail_epoch(row, directory_id)
+    found: list[E] = []
+    dropped = 0
+    expected = row.end_offset
+    for entry in entries:
+        if entry.end_offset <= row.end_offset:
+            continue
+        if first_epoch is None or not is_of_tail(entry, first_epoch):
+            dropped += 1
+            continue
+        if entry.base_offset != expected:
+            name = f"{row.topic_id.hex()}/{row.partition}"
+            raise CorruptionError(f"log of {name} in {directory_id}: {entry.base_offset} follows {expected}")
+        found.append(entry)
+        expected = entry.end_offset
+    return found, dropped

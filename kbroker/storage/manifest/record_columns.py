@@ -1,0 +1,173 @@
+"""Manifest records of version 3, byte by byte (docs/formats/manifest.md). All integers are little-endian.
+
+    offset size field
+    0      2    version, 3
+    2      2    reserved, 0
+    4      4    length of the JSON
+    8      8    when the record was made, ms
+    16     4    rows of table 0: topics
+    20     4    rows of table 1: objects that the record names for the first time
+    24     4    rows of table 2: partitions that it changes
+    28     4    rows of table 3: references added
+    32     4    rows of table 4: references replaced
+    36     4    rows of table 5: producers
+    40     4    rows of table 6: their batches
+    44     4    rows of table 7: open transactions
+    48     4    rows of table 8: aborted transactions
+    52     4    rows of table 9: aborted transactions without remaining batches
+    56     4    rows of table 10: leader epochs begun
+    60     4    reserved, 0
+    64     n    the JSON (UTF-8), then the tables, each column by column
+
+Nothing may follow. The frame around it (ledger.numbered_log_format) has the CRC.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from kbroker.lazy_numpy import np
+from kbroker.storage.manifest.record import COLUMNS_VERSION, RecordParser
+
+HEADER = struct.Struct("<HHIq12I")
+# Columns by table, in order. Of `parts`, -1 says that a value is unchanged or not given; the last seven say how many
+# rows of the tables below are the partition's.
+TABLES: dict[str, tuple[tuple[str, str], ...]] = {
+    "topics": (("topic_id", "V16"),),
+    "files": (
+        ("size", "<i8"),
+        ("first", "<i8"),
+        ("second", "<i8"),
+        ("rewrite", "<u8"),
+        ("etag_first", "<u8"),
+        ("etag_second", "<u8"),
+        ("crc32c", "<u4"),
+        ("prefix", "<i4"),
+        ("generation", "<i4"),
+        ("etag_form", "<i4"),
+    ),
+    "parts": (
+        ("topic", "<u4"),
+        ("partition", "<i4"),
+        ("number", "<i8"),
+        ("leader_epoch", "<i4"),
+        ("grace_ms", "<i8"),
+        ("log_start_offset", "<i8"),
+        ("end_offset", "<i8"),
+        ("last_stable_offset", "<i8"),
+        ("clean_offset", "<i8"),
+        ("horizon_ms", "<i8"),
+        ("added", "<u4"),
+        ("removed", "<u4"),
+        ("producers", "<u4"),
+        ("open", "<i4"),
+        ("aborted", "<u4"),
+        ("aborted_gone", "<u4"),
+        ("epochs", "<u4"),
+    ),
+    "added": (
+        ("base_offset", "<i8"),
+        ("count", "<i8"),
+        ("start", "<i8"),
+        ("length", "<i8"),
+        ("crc32c", "<u4"),
+        ("leader_epoch", "<i4"),
+        ("max_timestamp", "<i8"),
+        ("record_count", "<i8"),
+        ("span", "<u4"),
+        ("late", "<u4"),
+        ("file", "<u4"),
+    ),
+    "removed": (("base_offset", "<i8"),),
+    "producers": (
+        ("producer_id", "<i8"),
+        ("epoch", "<i2"),
+        ("coordinator_epoch", "<i4"),
+        ("last_timestamp", "<i8"),
+        ("first_offset", "<i8"),
+        ("batches", "u1"),
+    ),
+    "batches": (("sequence", "<i4"), ("last_offset", "<i8"), ("delta", "<i4"), ("timestamp", "<i8")),
+    "open": (("producer_id", "<i8"), ("first_offset", "<i8")),
+    "aborted": (("producer_id", "<i8"), ("first", "<i8"), ("last", "<i8"), ("stable", "<i8")),
+    "aborted_gone": (("last", "<i8"),),
+    "epochs": (("leader_epoch", "<i8"), ("start_offset", "<i8")),
+}
+Table = dict[str, "np.ndarray"]  # a string: numpy is loaded at its first use
+
+
+class RecordColumns(NamedTuple):
+    """A record's header, JSON and tables; what they hold is not checked yet."""
+
+    time_ms: int
+    about: dict[str, Any]
+    tables: dict[str, Table]
+
+    def rows(self, table: str) -> int:
+        """Rows of a table."""
+        return len(next(iter(self.tables[table].values())))
+
+
+@cache
+def _types() -> dict[str, list[tuple[str, np.dtype[Any]]]]:
+    return {table: [(name, np.dtype(code)) for name, code in columns] for table, columns in TABLES.items()}
+
+
+@cache
+def _empty(table: str) -> Table:
+    return {name: np.empty(0, dtype.newbyteorder("=")) for name, dtype in _types()[table]}
+
+
+def version_of(data: object) -> int | None:
+    """The version that a record's bytes begin with; None for anything else."""
+    return int.from_bytes(data[:2], "little") if isinstance(data, bytes) and len(data) > 1 else None
+
+
+def join_columns(time_ms: int, about: Mapping[str, Any], tables: Mapping[str, Sequence[np.ndarray]]) -> bytes:
+    """The bytes of a record. Each table's columns are in the order of TABLES, of any integer type that has the values;
+    the same arguments give the same bytes."""
+    text = json.dumps(about, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
+    rows = [len(tables[table][0]) for table in TABLES]
+    pieces = [HEADER.pack(COLUMNS_VERSION, 0, len(text), time_ms, *rows, 0), text]
+    for table, columns in _types().items():
+        pieces += [
+            column.astype(dtype, copy=False).tobytes()
+            for column, (_, dtype) in zip(tables[table], columns, strict=True)
+        ]
+    return b"".join(pieces)
+
+
+def split_columns(data: bytes, parser: RecordParser) -> RecordColumns:
+    """The opposite. CorruptionError for another length than the header says; the columns are copies."""
+    if len(data) < HEADER.size:
+        raise parser.fail(f"{len(data)} bytes, a header alone has {HEADER.size}")
+    version, reserved, json_bytes, time_ms, *rows, also_reserved = HEADER.unpack_from(data)
+    parser.check_known(version)
+    if version != COLUMNS_VERSION or reserved or also_reserved:
+        raise parser.fail(f"bad header (version {version}, reserved {reserved} and {also_reserved})")
+    sizes = [
+        count * sum(dtype.itemsize for _, dtype in columns)
+        for count, columns in zip(rows, _types().values(), strict=True)
+    ]
+    if HEADER.size + json_bytes + sum(sizes) != len(data):
+        raise parser.fail(f"{len(data)} bytes are not the JSON and tables of {rows} rows that the header says")
+    position = HEADER.size + json_bytes
+    try:
+        about = json.loads(data[HEADER.size : position].decode())
+    except (ValueError, RecursionError) as error:
+        raise parser.fail(f"JSON at {HEADER.size}: {error}") from error
+    tables: dict[str, Table] = {}
+    for (table, columns), count in zip(_types().items(), rows, strict=True):
+        if count == 0:
+            tables[table] = _empty(table)
+            continue
+        found = tables[table] = {}
+        for name, dtype in columns:
+            column = np.frombuffer(data, dtype, count, position)
+            found[name] = column.astype(dtype.newbyteorder("="))  # aligned, of this machine's byte order
+            position += count * dtype.itemsize
+    return RecordColumns(parser.integer(time_ms, "time"), parser.mapping(about, "JSON"), tables)

@@ -1,0 +1,253 @@
+"""Decodes a manifest record of version 3, with every value checked."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+from kbroker.lazy_numpy import np
+from kbroker.storage.manifest.checkpoint_leadership import parse_registration, parse_tail
+from kbroker.storage.manifest.column_checks import check_file_columns, check_references, parse_prefixes, require
+from kbroker.storage.manifest.key_table import PREFIX_OTHER
+from kbroker.storage.manifest.keys import FORM_OTHER, PackedETag, PackedKey, unpack_etag, unpack_object_key
+from kbroker.storage.manifest.leadership import NO_LEADER, Mode, ModeChange, Move, NewPartition
+from kbroker.storage.manifest.partition_state import COLUMNS as ROW_COLUMNS
+from kbroker.storage.manifest.partition_state import FILE, PRODUCER_BATCHES_MAX, TIMES, ProducerEntry, RefRow
+from kbroker.storage.manifest.record import (
+    INT32_MAX,
+    INT64_MAX,
+    FileEntry,
+    ManifestRecord,
+    PartitionDelta,
+    RecordParser,
+    parse_record,
+)
+from kbroker.storage.manifest.record_columns import RecordColumns, Table, split_columns
+
+# Columns that hold -1 for unchanged or not given, and those that hold what is always there. Unsigned ones hold no less
+# than 0 anyway.
+_LEAST = {
+    "parts": {
+        "partition": 0, "number": -1, "leader_epoch": -1, "grace_ms": 0, "log_start_offset": -1, "end_offset": -1,
+        "last_stable_offset": -1, "clean_offset": -1, "horizon_ms": -1, "open": -1,
+    },
+    "removed": {"base_offset": 0},
+    "producers": {
+        "producer_id": 0, "epoch": -1, "coordinator_epoch": -1, "last_timestamp": -INT64_MAX, "first_offset": -1,
+    },
+    "batches": {"sequence": -1, "last_offset": 0, "delta": 0, "timestamp": -INT64_MAX},
+    "open": {"producer_id": 0, "first_offset": 0},
+    "aborted": {"producer_id": 0, "first": 0, "last": 0, "stable": 0},
+    "aborted_gone": {"last": 0},
+    "epochs": {"leader_epoch": 0, "start_offset": 0},
+}  # fmt: skip
+
+PART_TABLES = ("added", "removed", "producers", "open", "aborted", "aborted_gone", "epochs")  # columns of `parts`, too
+
+
+def read_record(payload: Any, name: str) -> ManifestRecord:
+    """A record as the log has it: JSON of version 1 or 2, or bytes of version 3.
+
+    Checks its form; check_record checks whether it fits. CorruptionError that names the record and the place.
+    """
+    if not isinstance(payload, bytes):
+        return parse_record(payload, name)
+    parser = RecordParser(name)
+    columns = read_columns(payload, parser)
+    return record_of(parser, columns, partitions_of(columns.tables))
+
+
+def read_columns(payload: bytes, parser: RecordParser) -> RecordColumns:
+    """The columns of a record of version 3, with every value of the tables checked."""
+    columns = split_columns(payload, parser)
+    tables = columns.tables
+    parts, added, files = tables["parts"], tables["added"], tables["files"]
+    for table, least in _LEAST.items():
+        for name, low in least.items() if columns.rows(table) else ():
+            require(parser, table, tables[table][name] >= low, name)
+    for name in PART_TABLES:
+        counts = parts[name] if name != "open" else np.maximum(parts[name], 0)  # -1: unchanged
+        _check_sum(parser, counts, columns.rows(name), name)
+    _check_sum(parser, tables["producers"]["batches"], columns.rows("batches"), "batches")
+    require(parser, "producers", tables["producers"]["batches"] <= PRODUCER_BATCHES_MAX, "batches")
+    require(parser, "aborted", tables["aborted"]["last"] >= tables["aborted"]["first"], "last")
+    require(parser, "parts", parts["topic"] < columns.rows("topics"), "topic")
+    if len(set(tables["topics"]["topic_id"].tolist())) < columns.rows("topics"):
+        raise parser.fail("topics: one is there twice")
+    if len(np.unique(parts["topic"].astype(np.int64) << 32 | parts["partition"])) < columns.rows("parts"):
+        raise parser.fail("parts: a partition is there twice")
+    check_file_columns(parser, "objects", files, parse_prefixes(parser, columns.about.get("k"), "k"))
+    require(parser, "objects", files["prefix"] >= PREFIX_OTHER, "prefix")
+    require(parser, "references", added["file"] < columns.rows("files"), "object")
+    check_references(
+        parser,
+        "references",
+        added["base_offset"],
+        added["count"],
+        added["start"],
+        added["length"],
+        added["crc32c"],
+        added["leader_epoch"],
+        added["max_timestamp"],
+        added["record_count"],
+        added["span"].astype(np.int64) - 1,
+        files["size"][added["file"]],
+    )
+    return columns
+
+
+def _check_sum(parser: RecordParser, counts: np.ndarray, rows: int, name: str) -> None:
+    if int(counts.sum(dtype=np.int64)) != rows:
+        raise parser.fail(f"parts: {name} of all partitions are not the {rows} rows of the table")
+
+
+def record_of(
+    parser: RecordParser, columns: RecordColumns, partitions: dict[tuple[bytes, int], PartitionDelta]
+) -> ManifestRecord:
+    """The record, with these of its partitions. Checks the JSON."""
+    about = columns.about
+    wal = None
+    if "w" in about:
+        data_dir, lsn = parser.array(about["w"], "w", 2)
+        wal = (parser.text(data_dir, "w", 64), parser.integer(lsn, "w"))
+    return ManifestRecord(
+        time_ms=columns.time_ms,
+        wal=wal,
+        files=_files(parser, columns),
+        partitions=partitions,
+        dropped_topics=tuple(
+            (parser.topic_id(topic_hex, "d"), parser.integer(grace_ms, "d"))
+            for topic_hex, grace_ms in _rows(parser, about, "d", 2)
+        ),
+        queued=parser.keys_due(about.get("q", []), "q"),
+        deleted=tuple(parser.key(key, "x") for key in parser.array(about.get("x", []), "x")),
+        reserved=parser.keys_due(about.get("u", []), "u"),
+        registrations=tuple(parse_registration(parser, item, "i") for item in parser.array(about.get("i", []), "i")),
+        fences=tuple(parser.integer(number, "c", 1) for number in parser.array(about.get("c", []), "c")),
+        moves=tuple(_move(parser, item) for item in parser.array(about.get("l", []), "l")),
+        modes=tuple(ModeChange(*_mode(parser, item, "m")) for item in _rows(parser, about, "m", 3)),
+        new_partitions=tuple(NewPartition(*_mode(parser, item, "n")) for item in _rows(parser, about, "n", 3)),
+    )
+
+
+def _rows(parser: RecordParser, about: dict[str, Any], key: str, width: int) -> list[list[Any]]:
+    return [parser.array(item, key, width) for item in parser.array(about.get(key, []), key)]
+
+
+def _mode(parser: RecordParser, item: list[Any], what: str) -> tuple[bytes, int, Mode]:
+    topic_hex, partition, mode = item
+    return (
+        parser.topic_id(topic_hex, what),
+        parser.integer(partition, what, 0, INT32_MAX),
+        Mode(parser.integer(mode, what, 0, max(Mode))),
+    )
+
+
+def _move(parser: RecordParser, item: Any) -> Move:
+    topic_hex, partition, leader, leader_epoch, tail, clean, unclean = parser.array(item, "l", len(Move._fields))
+    return Move(
+        parser.topic_id(topic_hex, "l"),
+        parser.integer(partition, "l", 0, INT32_MAX),
+        parser.integer(leader, "l", NO_LEADER),
+        parser.integer(leader_epoch, "l", 0, INT32_MAX),
+        parse_tail(parser, tail, "l"),
+        parser.boolean(clean, "l"),
+        parser.boolean(unclean, "l"),
+    )
+
+
+def _files(parser: RecordParser, columns: RecordColumns) -> tuple[FileEntry, ...]:
+    prefixes: list[str] = columns.about["k"]
+    keys = parser.mapping(columns.about.get("o"), "o")
+    etags = parser.mapping(columns.about.get("e"), "e")
+    found: list[FileEntry] = []
+    taken = 0
+    rows = zip(*(column.tolist() for column in columns.tables["files"].values()), strict=True)
+    for place, row in enumerate(rows):
+        size, first, second, rewrite, etag_first, etag_second, crc32c, prefix, generation, form = row
+        if prefix == PREFIX_OTHER:
+            key = parser.key(keys.get(str(place)), "o")
+            taken += 1
+        else:
+            key = unpack_object_key(prefixes[prefix], PackedKey(first, second, generation, rewrite))
+        if form == FORM_OTHER:
+            etag = parser.text(etags.get(str(place)), "e")
+            taken += 1
+        else:
+            etag = unpack_etag(PackedETag(etag_first, etag_second, form))
+        found.append(FileEntry(key, size, etag, crc32c))
+    if taken != len(keys) + len(etags):
+        raise parser.fail("o, e: keys or ETags of no object")
+    return tuple(found)
+
+
+def select_parts(tables: dict[str, Table], chosen: np.ndarray) -> dict[str, Table]:
+    """The tables with the chosen partitions alone, and all topics and objects."""
+    parts = tables["parts"]
+    counts = {name: np.maximum(parts[name], 0) for name in PART_TABLES}
+    kept = {name: np.repeat(chosen, count) for name, count in counts.items()}
+    kept["parts"] = chosen
+    kept["batches"] = np.repeat(kept["producers"], tables["producers"]["batches"])
+    return tables | {
+        name: {column: values[rows] for column, values in tables[name].items()} for name, rows in kept.items()
+    }
+
+
+def partitions_of(tables: dict[str, Table]) -> dict[tuple[bytes, int], PartitionDelta]:
+    """The deltas in these tables, which were checked."""
+    topics: list[bytes] = [bytes(topic_id) for topic_id in tables["topics"]["topic_id"].tolist()]
+    added = map(RefRow._make, reference_matrix(tables["added"]).tolist())
+    producers = iter(_producers(tables["producers"], tables["batches"]))
+    opened, aborted, epochs = (iter(_tuples(tables[name])) for name in ("open", "aborted", "epochs"))
+    removed, gone = iter(tables["removed"]["base_offset"].tolist()), iter(tables["aborted_gone"]["last"].tolist())
+    found: dict[tuple[bytes, int], PartitionDelta] = {}
+    for row in _tuples(tables["parts"]):
+        topic, partition, number, leader_epoch, grace_ms, start, end, stable, clean, horizon, *counts = row
+        found[topics[topic], partition] = PartitionDelta(
+            grace_ms=grace_ms,
+            log_start_offset=_optional(start),
+            end_offset=_optional(end),
+            last_stable_offset=_optional(stable),
+            open_transactions=None if counts[3] < 0 else tuple(islice(opened, counts[3])),
+            leader_epochs=tuple(islice(epochs, counts[6])),
+            aborted=tuple(islice(aborted, counts[4])),
+            producers=tuple(islice(producers, counts[2])),
+            removed=tuple(islice(removed, counts[1])),
+            added=tuple(islice(added, counts[0])),
+            clean_offset=_optional(clean),
+            aborted_gone=tuple(islice(gone, counts[5])),
+            horizon_ms=_optional(horizon),
+            number=number,
+            leader_epoch=leader_epoch,
+        )
+    return found
+
+
+def _optional(value: int) -> int | None:
+    return None if value < 0 else value
+
+
+def _tuples(table: Table) -> list[Any]:
+    return list(zip(*(column.tolist() for column in table.values()), strict=True))
+
+
+def matrix(table: Table) -> np.ndarray:
+    """A table as rows of int64."""
+    found = np.empty((len(next(iter(table.values()))), len(table)), np.int64)
+    for place, column in enumerate(table.values()):
+        found[:, place] = column
+    return found
+
+
+def reference_matrix(table: Table) -> np.ndarray:
+    """The references added as rows in RefRow's order."""
+    found = matrix(table)
+    found[:, 1] += found[:, 0]
+    found[:, TIMES] = found[:, TIMES] << 32 | found[:, TIMES + 1]
+    found[:, FILE] = table["file"]
+    return found[:, :ROW_COLUMNS].copy()
+
+
+def _producers(table: Table, batches: Table) -> list[ProducerEntry]:
+    rest = iter(_tuples(batches))
+    return [(*entry, tuple(islice(rest, count))) for *entry, count in _tuples(table)]  # type: ignore[misc]

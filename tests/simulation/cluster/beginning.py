@@ -1,0 +1,55 @@
+"""The bucket with which every history begins: three registered brokers, two topics and the internal one, all led."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.cluster.image import TRANSACTION_STATE
+from kbroker.cluster.records import TopicCreated, payload
+from kbroker.storage.ledger.claim_format import ClaimRecord, encode_claim
+from kbroker.storage.ledger.numbered_log_format import FrameKind, encode_frame, encode_seal, record_name
+from kbroker.storage.manifest.leadership import Mode, Move, NewPartition, Registration
+from kbroker.storage.manifest.record import ManifestRecord
+from tests.simulation.cluster import codec
+from tests.simulation.cluster.bucket import Bucket
+from tests.simulation.cluster.topics import DURABILITY
+from tests.simulation.cluster.truth import KEYS
+
+EPOCH = 1
+NONCE = bytes(16)
+EMPTY = ManifestRecord(1, None, (), {}, (), (), ())
+
+
+def fill(bucket: Bucket, cluster: str, topic_ids: list[bytes], modes: list[Mode], leaders: list[int]) -> None:
+    """Broker number n is of directory d(n-1) on host(n-1), with nonce n. The internal topic is the first."""
+    claim = ClaimRecord(EPOCH, "d0", "host0", 1, 1, f"{0:032x}", 0, False, cluster=cluster)
+    bucket.create(f"{KEYS.claims_dir}/{EPOCH:010d}.json", encode_claim(claim))
+    configs = [{}, *({DURABILITY: mode.name.lower()} for mode in modes)]
+    names = (TRANSACTION_STATE, "x", "y")
+    topics = payload(
+        TopicCreated(name, topic_id, 1, config)
+        for name, topic_id, config in zip(names, topic_ids, configs, strict=True)
+    )
+    registered = EMPTY._replace(
+        registrations=tuple(
+            Registration(n, f"d{n - 1}", n - 1, f"n{n}", f"host{n - 1}", "", "", "", True) for n in (1, 2, 3)
+        ),
+        new_partitions=tuple(
+            NewPartition(id_, 0, mode) for id_, mode in zip(topic_ids, [max(modes), *modes], strict=True)
+        ),
+    )
+    led = EMPTY._replace(
+        moves=tuple(
+            Move(id_, 0, leader, EPOCH + n, (f"d{leader - 1}", EPOCH + n), False, False)
+            for n, (id_, leader) in enumerate(zip(topic_ids, leaders, strict=True), 1)
+        ),
+    )
+    _write(bucket, KEYS.metadata_dir, "changes", [topics])
+    _write(bucket, KEYS.manifest_dir, "manifest", [codec.encode_record(record) for record in (registered, led)])
+
+
+def _write(bucket: Bucket, directory: str, kind: str, payloads: list[Any]) -> None:
+    bucket.create(f"{directory}/{record_name(0, 1)}", encode_seal(1, 0, NONCE, EPOCH))
+    for number, content in enumerate(payloads, 2):
+        data = encode_frame(FrameKind.RECORD, number, EPOCH, NONCE, {"kind": kind, "payload": content})
+        bucket.create(f"{directory}/{record_name(EPOCH, number)}", data)

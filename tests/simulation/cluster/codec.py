@@ -1,0 +1,42 @@
+"""How records of the manifest are stored in a history: mostly as a number, for speed, else in the real format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.storage.manifest import record_decode, record_encode
+from kbroker.storage.manifest.record import ManifestRecord
+from tests.simulation.cluster.violation import Violation
+
+_records: list[ManifestRecord] = []
+_known: dict[bytes, ManifestRecord] = {}
+_is_real = False
+
+
+def begin(*, is_real: bool) -> None:
+    """Begins a history."""
+    global _is_real
+    _records.clear()
+    _known.clear()
+    _is_real = is_real
+
+
+def encode_record(record: ManifestRecord) -> Any:
+    """The payload of a record."""
+    if not _is_real:
+        _records.append(record)
+        return {"record": len(_records) - 1}
+    data = record_encode.encode_record(record)
+    if record_decode.read_record(data, "new manifest record") != record:
+        raise Violation(f"{record} is encoded as another")
+    return data
+
+
+def read_record(payload: Any, name: str) -> ManifestRecord:
+    """The record of a payload. Every copy of the log reads each: it is decoded once."""
+    if not isinstance(payload, bytes):
+        return _records[payload["record"]]
+    record = _known.get(payload)
+    if record is None:
+        record = _known[payload] = record_decode.read_record(payload, name)
+    return record

@@ -1,0 +1,48 @@
+"""Which faults a history has, and how often: drawn from its seed, so that histories differ a lot."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import NamedTuple
+
+RATES = {
+    "crash": 1.0, "start": 2.5, "pause": 0.8, "wake": 1.6, "cut": 0.6, "join": 1.2, "session": 0.8, "election": 1.0,
+    "copy_disk": 0.5, "lose_disk": 0.3, "topic": 0.8, "config": 1.2, "drain": 2.0, "unclean": 0.4,
+}  # fmt: skip
+CURES = (("crash", "start"), ("pause", "wake"), ("cut", "join"))
+
+
+class Theme(NamedTuple):
+    """Kinds of faults that go together. `longer`: a factor for the length of a history."""
+
+    rates: dict[str, float]
+    longer: int = 1
+
+
+COPIES = Theme({"crash": 1, "start": 3, "session": 2, "copy_disk": 1})
+MODES = Theme({"config": 4, "drain": 1, "crash": 0.5, "start": 1, "session": 0.5})
+TOPICS = Theme({"topic": 3, "drain": 1})
+CONTROLLERS = Theme({"election": 2, "topic": 2, "pause": 1, "wake": 1.5, "drain": 1})
+LEADERS = Theme({"session": 2, "pause": 1, "wake": 1.5, "drain": 2, "cut": 1, "join": 2})
+THEMES: tuple[Theme | None, ...] = (None, None, COPIES, MODES, TOPICS, CONTROLLERS, LEADERS)
+
+
+class Weather:
+    """The choice of one history. `theme`: instead of a drawn one."""
+
+    def __init__(self, rng: Random, theme: Theme | None = None) -> None:
+        self.loss, self.doubling, self.store_faults = (rng.choice((0, 0.05, 0.2)) for _ in range(3))
+        self.read_waits = rng.choice((0, 0, 0.1))
+        self.haste = rng.choice((0.03, 0.06, 0.12))  # share of faults among the steps
+        rates = {fault: rate * rng.choice((0, 1, 1, 3)) for fault, rate in RATES.items()}
+        drawn = rng.choice(THEMES)
+        theme = theme or drawn
+        if theme is not None:
+            rates = {fault: theme.rates.get(fault, 0.0) for fault in RATES}
+        for fault, cure in CURES:
+            rates[cure] = max(rates[cure], rates[fault] * rng.choice((0.5, 1, 2)))
+        if not any(rates.values()):
+            rates = dict.fromkeys(RATES, 1.0)
+        self.has_copies = rates["copy_disk"] > 0
+        self.steps = rng.choice((100, 200, 400)) * (theme.longer if theme is not None else 1)
+        self.faults, self.weights = list(rates), list(rates.values())
