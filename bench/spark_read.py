@@ -80,7 +80,7 @@ class Query:
 
 
 def _one(table: Any) -> int:
-    return int(table.collect()[0][0])
+    return int(table.collect()[0][0] or 0)  # the sum of no rows is null
 
 
 def _write(table: Any, topic: Topic, out: Path) -> int:
