@@ -1,13 +1,14 @@
 """Installs the source's Java classes in the driver's JVM, for interfaces of Spark that its Python API lacks.
 
-Janino, which Spark ships to compile its generated code, compiles the sources in `java/` there, so no jar is needed. The
-classes go to a folder that Spark deletes at exit, and that is added to the class loader which all driver threads
-inherit. Executors get Spark's own classes and pickled Python, as from any Python data source.
+Janino, which Spark ships to compile its generated code, compiles the sources in `java/` there, so no jar is installed.
+The classes go into a jar in a folder that Spark deletes at exit. The jar is added to the class loader which all driver
+threads inherit, and Spark sends it to executors in other processes.
 """
 
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ logger = logging.getLogger(__name__)
 JAVA = Path(__file__).parent / "java"
 SOURCE_CLASS = "kbroker.spark.KbrokerSource"
 SERVICE = "META-INF/services/org.apache.spark.sql.sources.DataSourceRegister"
+JAR = "kbroker-spark.jar"
 JAVA_VERSION = 8  # the language level that Janino supports; static interface methods need it
 # What py4j raises, and what is raised where there is no such JVM (Spark Connect).
 UNREACHABLE = (Py4JError, AttributeError, TypeError, AssertionError, LookupError, OSError)
@@ -63,6 +65,13 @@ def _use(spark: SparkSession, source: type[DataSource]) -> None:
     types = gateway.new_array(jvm.java.lang.Class, 1)
     types[0] = wrapped.getClass()
     installed.getMethod("use", types).invoke(None, given)
+    _send_to_executors(spark.sparkContext._jsc.sc(), installed)
+
+
+def _send_to_executors(context: Any, installed: Any) -> None:
+    """Lets executors load the classes, once for each Spark context; those of a local master are in this JVM."""
+    if not context.isLocal() and JAR not in context.listJars().mkString(" "):
+        context.addJar(installed.getProtectionDomain().getCodeSource().getLocation().toString())
 
 
 def _installed(jvm: Any, gateway: Any) -> Any:
@@ -72,11 +81,13 @@ def _installed(jvm: Any, gateway: Any) -> Any:
         return loader.loadClass(SOURCE_CLASS)
     except Py4JError:
         folder = jvm.org.apache.spark.util.Utils.createTempDir(jvm.java.lang.System.getProperty("java.io.tmpdir"), "kb")
-    _compile(jvm, gateway, loader, folder)
-    service = Path(folder.getPath()) / SERVICE
+    classes = Path(folder.getPath()) / "classes"
+    service = classes / SERVICE
     service.parent.mkdir(parents=True)
     service.write_text(SOURCE_CLASS + "\n", encoding="utf-8")
-    loader.addURL(folder.toURI().toURL())
+    _compile(jvm, gateway, loader, jvm.java.io.File(str(classes)))
+    jar = Path(shutil.make_archive(str(classes), "zip", classes)).rename(classes.with_name(JAR))
+    loader.addURL(jvm.java.io.File(str(jar)).toURI().toURL())
     return loader.loadClass(SOURCE_CLASS)
 
 

@@ -59,11 +59,23 @@ def _fields(schema: StructType) -> list[tuple[str, str]]:
     return [(field.name, field.dataType.simpleString()) for field in schema.fields]
 
 
+# What a task's reader writes its port and a secret into (WorkerLink.java).
+BLANK_ADDRESS = "kbroker reader at 00000 00000000000000000000000000000000"
+
+
 class SplitPartition(InputPartition):
     """One task's split, pickled, so that only a process with kbroker has to load its class."""
 
     def __init__(self, split: Any) -> None:
         super().__init__(pickle.dumps(split))
+        self.reader = BLANK_ADDRESS
+
+
+def _rows(options: dict[str, str], partition: Any, s3: Mapping[str, str] | None) -> Iterator[Any]:
+    """Arrow batches of one task; none where its reader takes them from shared memory."""
+    rows: Iterator[Any] = load("split_reader", s3).read_split(options, pickle.loads(partition.value))
+    *_, port, secret = partition.reader.split()
+    return load("shared_memory").share(rows, int(port), secret) if int(port) else rows
 
 
 class PlanNote(InputPartition):
@@ -116,8 +128,7 @@ class KbrokerBatchReader(DataSourceReader):
         """Arrow batches of one task. Spark passes None if there are no tasks."""
         if partition is None:
             return iter(())
-        rows: Iterator[Any] = load("split_reader", self.s3).read_split(self.options, pickle.loads(partition.value))
-        return rows
+        return _rows(self.options, partition, self.s3)
 
 
 class KbrokerStreamReader(DataSourceStreamReader):
@@ -164,8 +175,7 @@ class KbrokerStreamReader(DataSourceStreamReader):
     @rows_in_one_line
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Arrow batches of one task."""
-        rows: Iterator[Any] = load("split_reader", self.s3).read_split(self.options, pickle.loads(partition.value))
-        return rows
+        return _rows(self.options, partition, self.s3)
 
     def stop(self) -> None:
         """Closes the planner's connections."""

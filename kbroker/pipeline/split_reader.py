@@ -63,6 +63,7 @@ def _rows(
             while reader.fill(builder, ROWS_MAX, BYTES_MAX):
                 if (batch := maker.take(builder)) is not None:
                     yield batch
+                    del batch  # a task's memory has room for the rows it shares, and for those it reads
         except CorruptRecordsError as error:
             raise CorruptionError(f"{where}, partition {share.name}: {error}") from None
         except RecordTooLarge as error:

@@ -45,7 +45,7 @@ cdef enum:
     PLAIN_BYTES = 1 << 18
     PLAIN_BYTES_KEPT = 1 << 20    # a larger block was for one record
     SIZED_BYTES = 1 << 14         # records read between two looks at the columns' size
-    # A record is decompressed, in the columns, and in those that were taken before it and are still in use.
+    # A record is decompressed, in the columns, and in memory that Spark reads.
     RECORD_COPIES = 3
 
 _FAULTS = {

@@ -3,10 +3,10 @@ package kbroker.spark;
 import java.util.Arrays;
 import java.util.OptionalLong;
 import org.apache.spark.sql.connector.read.Batch;
+import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.Statistics;
 import org.apache.spark.sql.connector.read.SupportsReportStatistics;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
-import org.apache.spark.sql.execution.datasources.v2.python.PythonBatch;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScan;
 import org.apache.spark.sql.sources.Filter;
 import org.apache.spark.sql.types.StructType;
@@ -44,7 +44,12 @@ public class KbrokerScan extends PythonScan implements SupportsReportStatistics 
         KbrokerSource own = new KbrokerSource();
         own.setShortName(KbrokerSource.NAME);
         own.setReadInfo(((BatchPlan) plan().get()).tasks);
-        return new PythonBatch(own, KbrokerSource.NAME, schema, options);
+        return new KbrokerBatch(own, schema, options);
+    }
+
+    @Override
+    public Scan.ColumnarSupportMode columnarSupportMode() {
+        return SharedReads.isPossible() ? Scan.ColumnarSupportMode.SUPPORTED : Scan.ColumnarSupportMode.UNSUPPORTED;
     }
 
     /** The same stream's scan of some columns and rows. */

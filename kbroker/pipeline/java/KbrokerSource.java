@@ -11,8 +11,8 @@ import org.apache.spark.sql.types.StructType;
 /**
  * format("kbroker"): Spark's wrapper of a Python data source, with the parts of Spark's interfaces that it leaves out.
  *
- * Spark finds it as a service and makes an instance for each table. It exists in the driver only: what is sent to
- * executors are Spark's own classes and pickled Python.
+ * Spark finds it as a service and makes an instance for each table. It exists in the driver only: of these classes,
+ * executors get SharedReads.
  */
 public class KbrokerSource extends PythonDataSourceV2 implements DataSourceRegister {
     public static final String NAME = "kbroker";

@@ -31,6 +31,7 @@ public class KbrokerStream extends PythonMicroBatchStream
     private static final String[] TOPICS = {"subscribe", "subscribePattern", "assign"};
 
     private final KbrokerSource source;
+    private final StructType schema;
     private final CaseInsensitiveStringMap options;
     private final Map factories = new HashMap();
     private String latest;
@@ -39,6 +40,7 @@ public class KbrokerStream extends PythonMicroBatchStream
     public KbrokerStream(KbrokerSource source, StructType schema, CaseInsensitiveStringMap options) {
         super(source, KbrokerSource.NAME, schema, options);
         this.source = source;
+        this.schema = schema;
         this.options = options;
         Option session = SparkSession$.MODULE$.getActiveSession();  /* the query's own */
         if (session.isDefined()) {
@@ -93,14 +95,19 @@ public class KbrokerStream extends PythonMicroBatchStream
         return super.planInputPartitions(start, end);
     }
 
+    @Override
+    public PartitionReaderFactory createReaderFactory() {
+        return SharedReads.of(super.createReaderFactory(), schema);
+    }
+
     synchronized PartitionReaderFactory readerFactory(StructType schema) {
         PartitionReaderFactory found = (PartitionReaderFactory) factories.get(schema);
         if (found == null) {
             byte[] reader = source.source().createReadInfoInPython(
                 source.getOrCreateDataSourceInPython(KbrokerSource.NAME, options, new Some(schema)),
                 schema, true).func();
-            found = new PythonStreamingPartitionReaderFactory(
-                source.source(), reader, schema, None$.MODULE$, None$.MODULE$);
+            found = SharedReads.of(new PythonStreamingPartitionReaderFactory(
+                source.source(), reader, schema, None$.MODULE$, None$.MODULE$), schema);
             factories.put(schema, found);
         }
         return found;
