@@ -17,19 +17,20 @@ logger = logging.getLogger(__name__)
 CONTACT_SECONDS = 5.0  # for a query's first contact with the broker
 ROOM_SECONDS = 0.1
 ABORT_SECONDS = 5.0
+ID_SECONDS = 0.5  # for metadata that brings the producer id sooner: the client retries after this time anyway
 FLUSH_SECONDS_MORE = 10.0  # than a record may take: librdkafka checks timeouts once a second
 
 _idle: dict[tuple[tuple[str, str], ...], SinkProducer] = {}  # of this process, by settings; one at most
 
 
 def idle_producer(options: SinkOptions) -> SinkProducer:
-    """The producer that an earlier task of this worker gave back, else a new one, which takes half a second to get its
-    producer id. Raises OptionError.
-    """
+    """The producer that an earlier task of this worker gave back, else a new one. Raises OptionError."""
     found = _idle.pop(_settings_key(options), None)
     if found is None:
-        return SinkProducer(options)
-    found.clear_broker_error()
+        found = SinkProducer(options)
+        found.ask_for_id()
+    else:
+        found.clear_broker_error()
     return found
 
 
@@ -93,10 +94,28 @@ class SinkProducer:
         problem: KafkaError | None = self._producer.list_topics(topic, CONTACT_SECONDS).topics[topic].error
         return None if problem is not None and problem.retriable() else problem
 
+    # -- the producer id
+
+    def ask_for_id(self) -> None:
+        """Gets the producer id as soon as a broker is connected. Gives up if none answers: the client goes on trying.
+
+        librdkafka requests its id after each Metadata response, otherwise every 500 ms. The first response is too
+        early: it names the broker to which the client then connects.
+        """
+        topic = self.options.topic
+        if topic is None or self.options.client["enable.idempotence"].lower() != "true":
+            return
+        try:
+            for _ in range(2):
+                self._producer.list_topics(topic, ID_SECONDS)
+        except KafkaException as error:
+            logger.debug("kbroker sink: no metadata of %s yet: %s", topic, _text(error))
+
     # -- transactions
 
     def begin(self) -> None:
         """Takes the transactional id from any other producer, whose open transaction is aborted."""
+        self.ask_for_id()
         try:
             self._init_transactions()
             self._producer.begin_transaction()
@@ -137,7 +156,8 @@ class SinkProducer:
                     except BufferError:
                         self._wait_for_room()
         except KafkaException as error:
-            raise SinkError(f"{row[0]}{_suffix(row[3])}: {_text(error)}") from None
+            reason = KafkaError(error.args[0].code()).str()  # as for a record that is refused later
+            raise SinkError(f"{row[0]}{_suffix(row[3])}: {reason}") from None
         self._serve(self._producer.poll, 0)
 
     def _serve(self, call: Callable[[float], int], seconds: float) -> int:
