@@ -146,7 +146,7 @@ def streaming_first(append: Any) -> Any:
             if self._draft is not None:
                 number = self._ledger.manifest.number + 1
                 self._publish(controller.Log.MANIFEST, number, self._draft.payload)
-                for destination, answer in self._draft.record.stored_answers(number):
+                for destination, answer in self._draft.joined.stored_answers(number):
                     self._transport.send(destination, answer)
         return append(self)
 
@@ -254,8 +254,8 @@ def deleting_first(draft_record: Any) -> Any:
 
     def wrong(self: Any) -> Any:
         draft = draft_record(self)
-        for _, _, parts in draft.record.committed if draft is not None else ():
-            for part in parts:
+        for request in draft.joined.requests if draft is not None else ():
+            for part in request.parts:
                 for key in part.replaced:
                     World.running.bucket.delete(self._ledger.image.root + key)
         return draft
