@@ -147,11 +147,8 @@ class Leadership:
                 del self._to_send[led.place]
             return None
         if led.mode_part is None or led.mode_part.mode != report:
-            led.mode_part = self._part(led, PartKind.MODE)._replace(mode=report)
+            led.mode_part = led.part(self._commits.next_id(), PartKind.MODE, self.number)._replace(mode=report)
         return led.mode_part
-
-    def _part(self, led: LedPartition, kind: PartKind) -> Part:
-        return Part(self._commits.next_id(), kind, *led.place, self.number, led.leader_epoch)
 
     # -- handover ----------------------------------------------------------------------------------------------
 
@@ -188,7 +185,8 @@ class Leadership:
     def _resign(self, led: LedPartition, successor: Successor) -> None:
         """Final: also without an answer, nothing is appended under this epoch any more."""
         led.stage = Stage.RESIGNED
-        led.resignation = self._part(led, PartKind.RESIGN)._replace(successor=successor)
+        part = led.part(self._commits.next_id(), PartKind.RESIGN, self.number)
+        led.resignation = part._replace(successor=successor)
         self._to_send[led.place] = None
         logger.info("resigned partition %s/%d, epoch %d", led.topic_id.hex(), led.partition, led.leader_epoch)
 

@@ -221,7 +221,7 @@ def tail_of_this_epoch_only(tail_epoch: Any) -> Any:
 def resigned_and_open(self: Any, led: Any, successor: Any) -> None:
     """It goes on under the epoch that it has resigned."""
     led.stage = leadership.Stage.OPEN
-    part = self._part(led, PartKind.RESIGN)._replace(successor=successor)
+    part = led.part(self._commits.next_id(), PartKind.RESIGN, self.number)._replace(successor=successor)
     led.resignation = part
 
 
