@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from kbroker.clock import Clock
-from kbroker.cluster.protocol.commits import Commits
+from kbroker.cluster.protocol.commits import Commit, Commits
 from kbroker.cluster.protocol.controller import Claims, Controller
 from kbroker.cluster.protocol.leadership import Leadership
 from kbroker.cluster.protocol.ledger_copy import LedgerCopy, TopicState
@@ -91,6 +91,7 @@ class ClusterBroker:
             if self.leadership is not None:
                 for answer in message.answers:
                     self.leadership.on_answer(answer)
+                self.leadership.end_applied()
         elif isinstance(message, RegisterAnswer):
             self.start.answer(message)
             if self.number and self.leadership is None:
@@ -112,6 +113,12 @@ class ClusterBroker:
             requests += self.commits.requests(self.ledger.positions)
             requests += map(self._request_of, self.leadership.parts_due())
         for request in requests:
+            self._surroundings.transport.send(CONTROLLER, request)
+
+    def send_commit(self, commit: Commit) -> None:
+        """Sends a commit that was just stored; `send_requests` repeats it."""
+        request = self.commits.request(commit, self.ledger.positions) if self.commits is not None else None
+        if request is not None:
             self._surroundings.transport.send(CONTROLLER, request)
 
     def _start_request(self) -> Message:

@@ -5,36 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from kbroker.cluster.protocol.messages import (
-    CommitRequest,
-    Part,
-    PartAnswer,
-    PartitionId,
-    PartKind,
-    Positions,
-)
+from kbroker.cluster.protocol.messages import CommitRequest, Part, PartAnswer, PartitionId, PartKind, Positions
 from kbroker.storage.manifest.record import FileEntry
 
 
 class Commit:
     """A flush window, or another change of objects: parts that are sent together.
 
-    `counter`: the lowest one in the keys of its objects. `files` is set when they are stored. `parts` are those under
-    way; `answered` has, of those that are committed, the manifest record that the answer named. `is_cut`: it has its
-    parts; before, its objects are being written.
+    `counter`: the lowest one in the keys of its objects. `files` is set when they are stored. `parts`, by id, are those
+    under way. `is_cut`: it has its parts; before, its objects are being written.
     """
 
     def __init__(self, commit_id: int, counter: int) -> None:
         self.id = commit_id
         self.counter = counter
         self.is_cut = False
-        self.parts: list[Part] = []
+        self.parts: dict[int, Part] = {}
         self.files: tuple[FileEntry, ...] | None = None
-        self.answered: dict[int, int] = {}
-
-    def waiting(self) -> tuple[Part, ...]:
-        """The parts without a final answer."""
-        return tuple(part for part in self.parts if part.id not in self.answered)
 
 
 class Refusal(NamedTuple):
@@ -47,21 +34,25 @@ class Refusal(NamedTuple):
 class Commits:
     """What one broker number has under way, oldest first. Never waits; the caller serialises.
 
-    Keys of objects carry the broker number and a counter: `next_counter` gives it before the key is made.
+    Keys of objects carry the broker number and a counter: `next_counter` gives it before the key is made. Ids of parts
+    rise in the order in which windows are cut.
     """
 
     def __init__(self, number: int) -> None:
         self.number = number
         self._counter = 0
         self._last_id = 0
-        self._commits: list[Commit] = []
-        self._refusals: list[Refusal] = []
+        self._commits: dict[int, Commit] = {}
+        self._commit_of: dict[int, Commit] = {}  # by part
+        self._parts_of: dict[PartitionId, list[Part]] = {}  # as they were cut
+        self._answered: dict[int, int] = {}  # committed parts -> the manifest record that the answer named
+        self._refusals: set[Refusal] = set()
 
     def __len__(self) -> int:
         return len(self._commits)
 
     def __iter__(self) -> Iterator[Commit]:
-        return iter(self._commits)
+        return iter(list(self._commits.values()))
 
     def next_counter(self) -> int:
         """For the key of the next object."""
@@ -76,14 +67,18 @@ class Commits:
     def reserve(self, counter: int) -> Commit:
         """Before the first object with this counter or a later one is written, if the parts follow from the objects."""
         commit = Commit(self.next_id(), counter)
-        self._commits.append(commit)
+        self._commits[commit.id] = commit
         return commit
 
-    def cut(self, commit: Commit, parts: Sequence[Part]) -> None:
+    def cut(self, commit: Commit, parts: Iterable[Part]) -> None:
         """The parts of a reserved one."""
-        commit.parts, commit.is_cut = list(parts), True
+        commit.is_cut = True
+        for part in parts:
+            commit.parts[part.id] = part
+            self._commit_of[part.id] = commit
+            self._parts_of.setdefault(part.place, []).append(part)
 
-    def begin(self, parts: Sequence[Part], counter: int) -> Commit:
+    def begin(self, parts: Iterable[Part], counter: int) -> Commit:
         """Parts that were cut; their objects, with counters from this one on, are not stored yet."""
         commit = self.reserve(counter)
         self.cut(commit, parts)
@@ -94,52 +89,46 @@ class Commits:
         commit.files = tuple(files)
 
     def abandon(self, commit: Commit) -> None:
-        """It will not be sent (and never was)."""
-        if commit in self._commits:
-            self._commits.remove(commit)
+        """It will not be sent, and never was."""
+        for part in list(commit.parts.values()):
+            self._remove(part)
+        self._commits.pop(commit.id, None)
 
     def requests(self, positions: Positions) -> list[CommitRequest]:
         """What is to be sent, again and again until it is answered, from the oldest on."""
-        return [
-            CommitRequest(commit.id, self.number, positions, commit.files, parts)
-            for commit in self._commits
-            if commit.files is not None and (parts := commit.waiting())
-        ]
+        requests = [self.request(commit, positions) for commit in self._commits.values()]
+        return [request for request in requests if request is not None]
+
+    def request(self, commit: Commit, positions: Positions) -> CommitRequest | None:
+        """The parts of one that have no final answer; None if it is not stored, or there are none."""
+        parts = tuple(part for part in commit.parts.values() if part.id not in self._answered)
+        if commit.files is None or not parts:
+            return None
+        return CommitRequest(commit.id, self.number, positions, commit.files, parts)
 
     def ahead(self, place: PartitionId) -> list[Part]:
         """The appends of a partition that its own row has not got yet, oldest first: what the next is folded on."""
-        return [
-            part
-            for commit in self._commits
-            for part in commit.parts
-            if part.place == place and part.kind is PartKind.APPEND
-        ]
+        return [part for part in self._parts_of.get(place, ()) if part.kind is PartKind.APPEND]
 
     # -- answers -----------------------------------------------------------------------------------------------
 
-    def find(self, part_id: int) -> tuple[Commit, Part] | None:
+    def find(self, part_id: int) -> Part | None:
         """A part without a final answer; None for another, as after a doubled answer."""
-        for commit in self._commits:
-            for part in commit.parts:
-                if part.id == part_id:
-                    return (commit, part) if part_id not in commit.answered else None
-        return None
+        commit = self._commit_of.get(part_id) if part_id not in self._answered else None
+        return commit.parts[part_id] if commit is not None else None
 
-    def committed(self, commit: Commit, answer: PartAnswer) -> None:
+    def committed(self, answer: PartAnswer) -> None:
         """A part is in the ledger; it ends when the own copy has it (`end_applied`)."""
-        commit.answered[answer.part] = answer.at
+        self._answered[answer.part] = answer.at
 
-    def refuse(self, commit: Commit, part: Part, at: int) -> None:
+    def refuse(self, part: Part, at: int) -> None:
         """A part will not be in the ledger, by a verdict that was judged from the manifest record `at`."""
-        commit.parts.remove(part)
-        self._refusals.append(Refusal(at, commit.counter))
-        self._remove_ended()
+        self._refusals.add(Refusal(at, self._remove(part).counter))
 
     def drop(self, place: PartitionId, at: int) -> None:
         """The partition is unloaded: no answer to its parts matters any more."""
-        for commit in list(self._commits):
-            for part in [part for part in commit.parts if part.place == place]:
-                self.refuse(commit, part, at)
+        for part in list(self._parts_of.get(place, ())):
+            self.refuse(part, at)
 
     def end_applied(self, applied: int) -> list[Part]:
         """Ends the parts that the own copy has, up to the manifest record `applied`; returns them.
@@ -147,25 +136,30 @@ class Commits:
         The next window of a partition folds its producers on top of the row, so no part ends before the row has it.
         """
         ended = []
-        waiting: set[PartitionId] = set()
-        for commit in self._commits:
-            for part in list(commit.parts):
-                at = commit.answered.get(part.id)
-                if at is not None and is_applied(at, applied) and is_next_to_end(part, waiting):
-                    commit.parts.remove(part)
-                    ended.append(part)
-                elif part.kind is PartKind.APPEND:
-                    waiting.add(part.place)
-        self._remove_ended()
-        self._refusals = [refusal for refusal in self._refusals if not is_settled(refusal, applied)]
+        for part_id in sorted(part_id for part_id, at in self._answered.items() if is_applied(at, applied)):
+            part = self._commit_of[part_id].parts[part_id]
+            if is_next_to_end(part, self._parts_of[part.place]):
+                self._remove(part)
+                ended.append(part)
+        if self._refusals:
+            self._refusals = {refusal for refusal in self._refusals if not is_settled(refusal, applied)}
         return ended
 
-    def _remove_ended(self) -> None:
-        self._commits = [commit for commit in self._commits if commit.parts or not commit.is_cut]
+    def _remove(self, part: Part) -> Commit:
+        commit = self._commit_of.pop(part.id)
+        del commit.parts[part.id]
+        if not commit.parts:
+            self._commits.pop(commit.id, None)
+        self._answered.pop(part.id, None)
+        parts = self._parts_of[part.place]
+        parts.remove(part)
+        if not parts:
+            del self._parts_of[part.place]
+        return commit
 
     def oldest_under_way(self) -> int:
         """The lowest counter of an object that a record may still name; without any, the next counter (§2.4)."""
-        counters = [commit.counter for commit in self._commits]
+        counters = [commit.counter for commit in self._commits.values()]
         counters += [refusal.counter for refusal in self._refusals]
         return min(counters, default=self._counter + 1)
 
@@ -175,9 +169,9 @@ def is_applied(at: int, applied: int) -> bool:
     return at <= applied
 
 
-def is_next_to_end(part: Part, waiting: set[PartitionId]) -> bool:
-    """§4: the windows of a partition end in the order in which they were cut."""
-    return part.place not in waiting
+def is_next_to_end(part: Part, parts: Sequence[Part]) -> bool:
+    """§4: the windows of a partition, which `parts` has as they were cut, end in that order."""
+    return part.kind is not PartKind.APPEND or part is next(each for each in parts if each.kind is PartKind.APPEND)
 
 
 def is_settled(refusal: Refusal, applied: int) -> bool:

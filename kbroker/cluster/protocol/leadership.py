@@ -32,6 +32,7 @@ class Leadership:
         self._commits = commits
         self._host = host
         self._led: dict[PartitionId, LedPartition] = {}
+        self._to_send: dict[PartitionId, None] = {}  # partitions that may have a part due, in order
 
     def __iter__(self) -> Iterator[LedPartition]:
         return iter(list(self._led.values()))
@@ -54,6 +55,7 @@ class Leadership:
         for change in record.modes:
             led = self._led.get((change.topic_id, change.partition))
             if led is not None:
+                self._to_send[led.place] = None
                 self._host.advance(led)
 
     def on_reloaded(self) -> None:
@@ -67,6 +69,7 @@ class Leadership:
     def on_topics(self) -> None:
         """The metadata has changed: topics may want another durability."""
         for led in self:
+            self._to_send[led.place] = None
             self._host.advance(led)
 
     def follow_row(self, place: PartitionId) -> None:
@@ -77,6 +80,7 @@ class Leadership:
         elif led is None or led.leader_epoch < row.leader_epoch:
             self.unload(place)
             led = self._led[place] = LedPartition(place, row.leader_epoch, row.end_offset)
+            self._to_send[place] = None
             self._host.lead(led, row, tails.tail_epoch(row, self._directory_id))
             self._host.advance(led)
 
@@ -95,24 +99,21 @@ class Leadership:
     # -- commits -----------------------------------------------------------------------------------------------
 
     def on_answer(self, answer: PartAnswer) -> None:
-        """A verdict on a part. One that is not waiting for it is old news."""
-        found = self._commits.find(answer.part)
-        if found is None:
+        """A verdict on a part; old news for one that does not wait for it. `end_applied` is due after the last."""
+        part = self._commits.find(answer.part)
+        if part is None:
             return
-        commit, part = found
-        led = self._led.get(part.place)
         if answer.verdict is Verdict.COMMITTED:
-            self._commits.committed(commit, answer)
+            self._commits.committed(answer)
+            led = self._led.get(part.place)
             if led is not None and led.leader_epoch == part.leader_epoch and part.kind is PartKind.APPEND:
                 led.committed = max(led.committed, committed_position(answer))
                 self._host.advance(led)
-            self.end_applied()
-        elif answer.verdict in (Verdict.FENCED, Verdict.GONE):
+        elif answer.verdict is not Verdict.TOO_EARLY:
             if part.kind is PartKind.APPEND:
                 self.unload(part.place, answer.verdict, answer.at)
             else:
-                self._commits.refuse(commit, part, answer.at)
-            self.end_applied()
+                self._commits.refuse(part, answer.at)
 
     def end_applied(self) -> list[Part]:
         """Ends the commits that the own copy has."""
@@ -127,25 +128,27 @@ class Leadership:
     def parts_due(self) -> list[Part]:
         """Resignations that were made, and reports of modes: to be sent until the own copy has their records."""
         parts = []
-        for led in self._led.values():
-            if led.resignation is not None:
+        for place in list(self._to_send):
+            led, row = self._led.get(place), self.row(place)
+            if led is None or row is None:
+                del self._to_send[place]
+            elif led.resignation is not None:
                 parts.append(led.resignation)
-                continue
-            row = self.row(led.place)
-            if row is None:
-                continue
-            wanted = self._ledger.topics.durability(led.topic_id)
-            is_flushed = self._host.acknowledged(led) <= led.committed
-            report = modes.report_due(led, row, wanted, is_flushed)
-            if report is None:
-                continue
-            if led.mode_part is None or led.mode_part.mode != report:
-                led.mode_part = self._part(led, PartKind.MODE)._replace(mode=report)
-            parts.append(led.mode_part)
+            elif (part := self._mode_part(led, row)) is not None:
+                parts.append(part)
         return parts
 
-    def _part(self, led: LedPartition, kind: PartKind) -> Part:
-        return Part(self._commits.next_id(), kind, *led.place, self.number, led.leader_epoch)
+    def _mode_part(self, led: LedPartition, row: PartitionState) -> Part | None:
+        wanted = self._ledger.topics.durability(led.topic_id)
+        is_flushed = self._host.acknowledged(led) <= led.committed
+        report = modes.report_due(led, row, wanted, is_flushed)
+        if report is None:
+            if row.leader_epoch == led.leader_epoch and modes.is_settled(led, row, wanted):
+                del self._to_send[led.place]
+            return None
+        if led.mode_part is None or led.mode_part.mode != report:
+            led.mode_part = led.part(self._commits.next_id(), PartKind.MODE, self.number)._replace(mode=report)
+        return led.mode_part
 
     # -- handover ----------------------------------------------------------------------------------------------
 
@@ -182,7 +185,9 @@ class Leadership:
     def _resign(self, led: LedPartition, successor: Successor) -> None:
         """Final: also without an answer, nothing is appended under this epoch any more."""
         led.stage = Stage.RESIGNED
-        led.resignation = self._part(led, PartKind.RESIGN)._replace(successor=successor)
+        part = led.part(self._commits.next_id(), PartKind.RESIGN, self.number)
+        led.resignation = part._replace(successor=successor)
+        self._to_send[led.place] = None
         logger.info("resigned partition %s/%d, epoch %d", led.topic_id.hex(), led.partition, led.leader_epoch)
 
 

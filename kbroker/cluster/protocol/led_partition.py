@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from kbroker.cluster.protocol.messages import Part, PartitionId
+from kbroker.cluster.protocol.messages import Part, PartitionId, PartKind
 from kbroker.storage.manifest.leadership import NO_LEADER
 
 
@@ -57,6 +57,10 @@ class LedPartition:
     def place(self) -> PartitionId:
         """The partition."""
         return self.topic_id, self.partition
+
+    def part(self, part_id: int, kind: PartKind, number: int) -> Part:
+        """A part of this leadership, without content. `number`: the leader's."""
+        return Part(part_id, kind, self.topic_id, self.partition, number, self.leader_epoch)
 
     @property
     def takes_appends(self) -> bool:

@@ -180,7 +180,9 @@ class LogCopy(Generic[S]):
             self.on_sealed(self.epoch)
 
     def _apply(self, number: int, apply: Callable[[], Any]) -> None:
+        self._is_loaded = False  # a state that has half a record is loaded again
         change = apply()
+        self._is_loaded = True
         self.number = number
         self.on_applied(number, change)
 

@@ -45,6 +45,11 @@ def report_due(led: LedPartition, row: PartitionState, wanted: Mode, is_flushed:
     return ModeReport(reachable(wanted), row.mode_version) if wanted is not Mode.OBJECT else None
 
 
+def is_settled(led: LedPartition, row: PartitionState, wanted: Mode) -> bool:
+    """Whether no report is due before the topic, or the row, changes."""
+    return row.mode is reachable(wanted) and not led.is_rising
+
+
 def may_rise(is_flushed: bool) -> bool:
     """The mode rises when all that was acknowledged before has reached it."""
     return is_flushed

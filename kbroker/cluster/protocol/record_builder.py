@@ -135,9 +135,9 @@ class RecordBuilder:
         requests, self._requests = self._requests, {}
         waiting: set[PartitionId] = set()
         for key, request in requests.items():
-            places = {part.place for part in request.parts}
-            if not waiting.isdisjoint(places) or not record.has_room(request) or rests_on_fence(request, record):
-                waiting |= places
+            is_behind_another = bool(waiting) and not waiting.isdisjoint(part.place for part in request.parts)
+            if is_behind_another or not record.has_room(request) or rests_on_fence(request, record):
+                waiting |= {part.place for part in request.parts}
                 self._requests[key] = request
                 continue
             judgements = judge_request(request, ledger)
@@ -194,6 +194,8 @@ class RecordBuilder:
 def rests_on_fence(request: CommitRequest, record: JoinedRecord) -> bool:
     """§4: a part is judged with what is before it in the record: its sender, or the number to which it moves a
     partition, may just be fenced. Such a request waits, since no verdict rests on a record that is not stored."""
+    if not record.fenced:
+        return False
     return request.number in record.fenced or any(
         part.successor is not None and part.successor.number in record.fenced for part in request.parts
     )

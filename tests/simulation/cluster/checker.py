@@ -8,7 +8,7 @@ from typing import Any
 from kbroker.storage.manifest.leadership import Mode
 from kbroker.storage.manifest.record import ManifestRecord, PartitionDelta
 from tests.simulation.cluster.bucket import Bucket
-from tests.simulation.cluster.records import LogState, Place, Record
+from tests.simulation.cluster.records import LogState, Place, Record, named
 from tests.simulation.cluster.truth import KEYS, Truth
 from tests.simulation.cluster.violation import Violation
 
@@ -41,7 +41,7 @@ class Checker:
 
     def excuse(self, place: Place, below: int, start: int) -> None:
         """What a lost or copied directory had of this partition is given up; its producers begin anew."""
-        self._note("given up: %s from %d below epoch %d", place[0][-2:].hex(), start, below)
+        self._note("given up: %s from %d below epoch %d", named(place), start, below)
         self.excused.setdefault(place, []).append((below, start))
         self._on_given_up(place)
 
@@ -57,7 +57,7 @@ class Checker:
             row = image.partition(move.topic_id, move.partition)
             place = move[:2]
             if row is not None and move.leader_epoch <= row.leader_epoch:
-                raise Violation(f"{move}: the leader epoch was {row.leader_epoch} before")
+                raise Violation(f"{named(place)} to {move[2:]}: the leader epoch was {row.leader_epoch} before")
             if row is not None and move.unclean:
                 self.excuse(place, move.leader_epoch, row.end_offset)
             self.given_up.discard(place)
@@ -65,7 +65,7 @@ class Checker:
     def _check_delta(self, record: ManifestRecord, place: Place, delta: PartitionDelta) -> None:
         row = self.truth.manifest.partition(*place)
         if row is None:
-            raise Violation(f"a part makes a row: {place}")
+            raise Violation(f"a part makes a row: {named(place)}")
         end = row.end_offset
         for ref in sorted(delta.added):
             key = record.files[ref.file].key
@@ -75,12 +75,12 @@ class Checker:
             if ref.base_offset < row.end_offset:
                 continue  # replaces others
             if ref.base_offset != end:
-                raise Violation(f"{place}: [{ref.base_offset},{ref.end_offset}) is appended at {end}")
+                raise Violation(f"{named(place)}: [{ref.base_offset},{ref.end_offset}) is appended at {end}")
             end = ref.end_offset
             for entry in body[place]:
                 old = self.seen.get((place, entry.offset))
                 if old and old[0] != entry.record and not self.excuses(place, entry.offset, old[1]):
-                    raise Violation(f"{place}@{entry.offset}: {old} was seen, the ledger gets {entry.record}")
+                    raise Violation(f"{named(place)}@{entry.offset}: {old} was seen, the ledger gets {entry.record}")
             self._states[place] = self._states.get(place, NO_STATE).after(body[place])
 
     def _after_record(self, record: ManifestRecord) -> None:
@@ -91,7 +91,9 @@ class Checker:
                 continue
             expected = self._states[place]
             if dict(row.producers.items()) != expected.producers or dict(row.open_transactions) != expected.open:
-                raise Violation(f"{place}: producer state of the row at {row.end_offset} is not that of its records")
+                raise Violation(
+                    f"{named(place)}: producer state of the row at {row.end_offset} is not that of its records"
+                )
             if delta.removed:
                 self._check_objects(place)
         for mode in record.modes:
@@ -102,7 +104,7 @@ class Checker:
         end = 0
         for ref in self.truth.manifest.objects_from(*place):
             if ref.base_offset != end:
-                raise Violation(f"{place}: replaced objects leave a hole or overlap at {end}")
+                raise Violation(f"{named(place)}: replaced objects leave a hole or overlap at {end}")
             if ref.key not in self._bucket.objects:
                 raise Violation(f"the ledger names {ref.key}, which is missing")
             end = ref.end_offset
@@ -111,7 +113,9 @@ class Checker:
         row = self.truth.manifest.partition(*place)
         for (seen_place, offset), (record, epoch) in self.seen.items():
             if seen_place == place and row and offset >= row.end_offset and not self.excuses(place, offset, epoch):
-                raise Violation(f"{place} is said to have reached object; {record} at {offset} is not in the ledger")
+                raise Violation(
+                    f"{named(place)} is said to have reached object; {record} at {offset} is not in the ledger"
+                )
 
     def _deleted(self, key: str) -> None:
         if self.truth.manifest.is_live(key.removeprefix(KEYS.root)):
@@ -125,13 +129,13 @@ class Checker:
         if self.excuses(place, offset, leader_epoch) or place[0] in self.truth.metadata.deleted:
             return
         if old and old[0] != record and not self.excuses(place, offset, old[1]):
-            raise Violation(f"{place}@{offset}: {record} in epoch {leader_epoch}, {old[0]} in epoch {old[1]}")
+            raise Violation(f"{named(place)}@{offset}: {record} in epoch {leader_epoch}, {old[0]} in epoch {old[1]}")
         stored = self.truth.stored(place, offset)
         if (stored.record if stored else None) != record and (stored is not None or how == "object"):
-            raise Violation(f"{place}@{offset}: {record} is acknowledged ({how}), the ledger has {stored}")
+            raise Violation(f"{named(place)}@{offset}: {record} is acknowledged ({how}), the ledger has {stored}")
         row = self.truth.manifest.partition(*place)
         if row and row.mode is Mode.OBJECT and offset >= row.end_offset:
-            raise Violation(f"{place}@{offset}: {record} is only in a log ({how}), mode reached is object")
+            raise Violation(f"{named(place)}@{offset}: {record} is only in a log ({how}), mode reached is object")
         epoch = max(leader_epoch, old[1] if old and old[0] == record else 0)
         self.seen[place, offset] = (record, epoch)
 

@@ -15,7 +15,7 @@ from kbroker.storage.manifest.partition_state import ObjectRef
 from tests.simulation.cluster.coordinator import Coordinator
 from tests.simulation.cluster.flushing import entries_of
 from tests.simulation.cluster.partition_log import PartitionLog
-from tests.simulation.cluster.records import Entry
+from tests.simulation.cluster.records import Entry, named
 from tests.simulation.cluster.tasks import wait
 from tests.simulation.cluster.truth import KEYS
 
@@ -146,7 +146,7 @@ class Driver:
     def _tell(self, led: LedPartition) -> None:
         if led.resignation is not None:
             successor = led.resignation.successor
-            self._world.note("%s resigns %s epoch %d: %s", self._broker, led.place, led.leader_epoch, successor)
+            self._world.note("%s resigns %s epoch %d: %s", self._broker, named(led.place), led.leader_epoch, successor)
             self.send_requests()
 
     # -- the transaction coordinator -------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from kbroker.storage.formats.object_keys import pack_key
 from kbroker.storage.manifest.partition_state import ObjectRef, PartitionState, RefRow
 from kbroker.storage.manifest.record import FileEntry, PartitionDelta
 from tests.simulation.cluster.partition_log import PartitionLog
-from tests.simulation.cluster.records import Entry, LogState, Place, aborted_in
+from tests.simulation.cluster.records import Entry, LogState, Place, aborted_in, named
 from tests.simulation.cluster.truth import KEYS, Body
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Flushing:
         broker, commits = self._broker, self._broker.commits
         commit = commits.begin(parts, counter)
         key = pack_key(broker.number, counter)
-        names = [(part.place[0][-2:].hex(), part.base_offset, part.end_offset) for part in parts]
+        names = [(named(part.place), part.base_offset, part.end_offset) for part in parts]
         broker.world.note("%s stores %s for %s", broker, key, names)
         files = [file_entry(key, body)]
         broker.world.bucket.upload(broker.process, KEYS.root + key, body, lambda: commits.stored(commit, files))

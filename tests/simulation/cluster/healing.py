@@ -8,7 +8,7 @@ from kbroker.cluster.protocol.led_partition import Stage
 from kbroker.storage.manifest.leadership import Mode
 from kbroker.storage.manifest.partition_state import PartitionState
 from tests.simulation.cluster.partition_log import PartitionLog
-from tests.simulation.cluster.records import Data, Marker, Place
+from tests.simulation.cluster.records import Data, Marker, Place, named
 from tests.simulation.cluster.topics import durability
 from tests.simulation.cluster.violation import Violation
 
@@ -127,7 +127,7 @@ def _unsettled_log(broker: Broker, log: PartitionLog) -> str | None:
 def _unsettled_row(world: World, place: Place, row: PartitionState) -> str | None:
     broker = world.broker_of(row.leader)
     log = broker.logs.get(place) if broker is not None else None
-    name = place[0][-2:].hex()
+    name = named(place)
     if broker is None or log is None or log.led.leader_epoch != row.leader_epoch:
         return f"{name} has no leader: {row.leader}, epoch {row.leader_epoch}, {row.mode.name}, tail {row.tail}"
     if reason := _unsettled_log(broker, log):
@@ -175,7 +175,7 @@ def check_end(world: World) -> None:
         if place[0] in live and not checker.excuses(place, offset, epoch):
             stored = truth.stored(place, offset)
             if stored is None or stored.record != record:
-                raise Violation(f"{place}@{offset}: {record} of epoch {epoch} is gone, the ledger has {stored}")
+                raise Violation(f"{named(place)}@{offset}: {record} of epoch {epoch} is gone, the ledger has {stored}")
     markers: dict[int, dict[Place, list[bool]]] = {}
     for row in truth.manifest.states():
         _check_partition(world, (row.topic_id, row.partition), row, markers)
@@ -187,7 +187,9 @@ def _check_partition(
 ) -> None:
     entries = world.checker.truth.entries(place)
     if [entry.offset for entry in entries] != [*range(row.end_offset)]:
-        raise Violation(f"{place}: the objects have offsets {[entry.offset for entry in entries]} of {row.end_offset}")
+        raise Violation(
+            f"{named(place)}: the objects have offsets {[entry.offset for entry in entries]} of {row.end_offset}"
+        )
     sequences: dict[int, list[int]] = {}
     for entry in entries:
         record = entry.record
@@ -198,7 +200,7 @@ def _check_partition(
     for producer, found in sequences.items():
         expected = sorted(set(found)) if place in world.checker.excused else [*range(len(found))]
         if found != expected:
-            raise Violation(f"{place}: producer {producer} has sequences {found}")
+            raise Violation(f"{named(place)}: producer {producer} has sequences {found}")
 
 
 def _check_transactions(world: World, markers: dict[int, dict[Place, list[bool]]]) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.storage.manifest.leadership import Mode
 from kbroker.storage.manifest.partition_state import PartitionState
-from tests.simulation.cluster.records import Entry, LogState, Place
+from tests.simulation.cluster.records import Entry, LogState, Place, named
 
 if TYPE_CHECKING:
     from kbroker.cluster.protocol.led_partition import LedPartition
@@ -28,7 +28,7 @@ class PartitionLog:
         self.waiters: dict[int, list[Waiter]] = {}
 
     def __repr__(self) -> str:
-        return self.place[0][-2:].hex()
+        return named(self.place)
 
     @property
     def end(self) -> int:

@@ -32,7 +32,7 @@ from kbroker.storage.stores.object_store import PreconditionFailed, StoreUnavail
 from tests.simulation.cluster import bucket, coordinator, driver, topics
 from tests.simulation.cluster.host import LogHost
 from tests.simulation.cluster.simulated import Replacements
-from tests.simulation.cluster.weather import CONTROLLERS, COPIES, LEADERS, MODES, Theme
+from tests.simulation.cluster.weather import CLAIMS, COPIES, LEADERS, MERGES, PAUSES, Theme
 from tests.simulation.cluster.world import World
 
 Plant = Callable[[Replacements], None]
@@ -146,7 +146,7 @@ def streaming_first(append: Any) -> Any:
             if self._draft is not None:
                 number = self._ledger.manifest.number + 1
                 self._publish(controller.Log.MANIFEST, number, self._draft.payload)
-                for destination, answer in self._draft.record.stored_answers(number):
+                for destination, answer in self._draft.joined.stored_answers(number):
                     self._transport.send(destination, answer)
         return append(self)
 
@@ -221,7 +221,7 @@ def tail_of_this_epoch_only(tail_epoch: Any) -> Any:
 def resigned_and_open(self: Any, led: Any, successor: Any) -> None:
     """It goes on under the epoch that it has resigned."""
     led.stage = leadership.Stage.OPEN
-    part = self._part(led, PartKind.RESIGN)._replace(successor=successor)
+    part = led.part(self._commits.next_id(), PartKind.RESIGN, self.number)._replace(successor=successor)
     led.resignation = part
 
 
@@ -254,8 +254,8 @@ def deleting_first(draft_record: Any) -> Any:
 
     def wrong(self: Any) -> Any:
         draft = draft_record(self)
-        for _, _, parts in draft.record.committed if draft is not None else ():
-            for part in parts:
+        for request in draft.joined.requests if draft is not None else ():
+            for part in request.parts:
                 for key in part.replaced:
                     World.running.bucket.delete(self._ledger.image.root + key)
         return draft
@@ -324,7 +324,7 @@ RULES = {
     ),
     "claim-look": Rule(
         "3", "a controller that finds a higher claim resigns; elected again, it claims again",
-        replaced(controller.Controller, "look", lambda self: None), CONTROLLERS,
+        replaced(controller.Controller, "look", lambda self: None), CLAIMS,
     ),
     "store-then-stream": Rule(
         "3", "a record is sent and answered once stored, never before",
@@ -345,11 +345,11 @@ RULES = {
     ),
     "verdict-by-epoch": Rule(
         "4", "committed already: the part's *epoch* reaches its end, not just the partition",
-        replaced(judge, "epoch_reaches", lambda part, row: row.end_offset >= part.end_offset), LEADERS,
+        replaced(judge, "epoch_reaches", lambda part, row: row.end_offset >= part.end_offset), PAUSES,
     ),
     "answer-position": Rule(
         "4", "waiters complete by the answer's position, not by the end in one's own copy",
-        wrapped(leadership.Leadership, "on_applied", acknowledging_by_the_copy),
+        wrapped(leadership.Leadership, "on_applied", acknowledging_by_the_copy), LEADERS,
     ),
     "too-early": Rule(
         "4", "a gap is answered too early, not fenced",
@@ -385,7 +385,7 @@ RULES = {
     ),
     "build-from-row": Rule(
         "5", "a leader builds the partition from the row and the tail, not from its memory",
-        wrapped(LogHost, "lead", state_from_memory),
+        wrapped(LogHost, "lead", state_from_memory), Theme({"drain": 3}, 2),
     ),
     "tail-in-log": Rule(
         "5", "under a new epoch with the old tail, the tail's entries of the log are kept",
@@ -425,11 +425,11 @@ RULES = {
     ),
     "mode-version": Rule(
         "5", "a mode report names the version of the row's mode that it starts from",
-        always(True, (judge, "is_mode_version")), MODES,
+        always(True, (judge, "is_mode_version")), Theme({"config": 1}, 3),
     ),
     "tail-only": Rule(
         "5", "recovery takes only entries of the partition's tail",
-        replaced(tails, "entries_of_tail", every_entry), LEADERS,
+        replaced(tails, "entries_of_tail", every_entry), PAUSES,
     ),
     "marker-absence": Rule(
         "6", "only one's own copy tells that a marker's topic was deleted",
@@ -437,7 +437,7 @@ RULES = {
     ),
     "read-refresh": Rule(
         "7", "NotFound by an old copy means refresh",
-        replaced(absence, "look_again", lambda refresh: None),
+        replaced(absence, "look_again", lambda refresh: None), MERGES,
     ),
     "delete-after-record": Rule(
         "D4", "a replaced object is deleted after the record that replaced it",

@@ -15,6 +15,11 @@ from kbroker.storage.manifest.partition_state import (
 Place = tuple[bytes, int]  # topic id, partition
 
 
+def named(place: Place) -> str:
+    """A partition, for the reader of a failure."""
+    return f"t{int.from_bytes(place[0], 'big')}"
+
+
 class Data(NamedTuple):
     """A batch of one record of an idempotent producer. `in_transaction`: the producer's id is that of its one
     transaction."""
@@ -22,6 +27,9 @@ class Data(NamedTuple):
     producer: int
     sequence: int
     in_transaction: bool = False
+
+    def __repr__(self) -> str:
+        return f"data {self.producer}/{self.sequence}{' in a transaction' if self.in_transaction else ''}"
 
 
 class Marker(NamedTuple):
@@ -31,6 +39,9 @@ class Marker(NamedTuple):
     commit: bool
     end: str = "marker"
 
+    def __repr__(self) -> str:
+        return f"marker {self.transaction} {'commit' if self.commit else 'abort'}"
+
 
 class TransactionState(NamedTuple):
     """A record of the internal topic: "ongoing", a decision, or a decision that all partitions have."""
@@ -39,6 +50,9 @@ class TransactionState(NamedTuple):
     status: str
     partitions: tuple[Place, ...]
     name: str = "transaction"
+
+    def __repr__(self) -> str:
+        return f"transaction {self.transaction} {self.status}"
 
 
 Record = Data | Marker | TransactionState
@@ -51,6 +65,9 @@ class Entry(NamedTuple):
     offset: int
     leader_epoch: int
     record: Record
+
+    def __repr__(self) -> str:
+        return f"{self.record} of epoch {self.leader_epoch}"
 
     @property
     def base_offset(self) -> int:

@@ -15,7 +15,7 @@ from kbroker.storage.manifest.record_apply import apply_record
 from kbroker.storage.manifest.record_check import check_record
 from kbroker.storage.manifest.record_decode import read_record
 from tests.simulation.cluster.bucket import Bucket
-from tests.simulation.cluster.records import Entry, Place
+from tests.simulation.cluster.records import Entry, Place, named
 
 KEYS = ObjectKeys("4L6g3nShT-eMCtK--X86sw")
 
@@ -33,17 +33,17 @@ class Brief:
     def __str__(self) -> str:
         record = self._record
         said = [
-            f"{place[0][-2:].hex()} +{[(row.base_offset, row.end_offset) for row in delta.added]}"
+            f"{named(place)} +{[(row.base_offset, row.end_offset) for row in delta.added]}"
             f" -{list(delta.removed)} by {delta.number} epoch {delta.leader_epoch}"
             for place, delta in record.partitions.items()
         ]
         said += [f"files {[entry.key for entry in record.files]}"] if record.files else []
         said += [f"broker {entry.number} of {entry.directory_id}" for entry in record.registrations]
         said += [f"fence {number}" for number in record.fences]
-        said += [f"new {entry.topic_id[-2:].hex()} {entry.mode.name}" for entry in record.new_partitions]
-        said += [f"{move.topic_id[-2:].hex()} to {move[2:]}" for move in record.moves]
-        said += [f"{mode.topic_id[-2:].hex()} reaches {mode.mode.name}" for mode in record.modes]
-        said += [f"drop {topic_id[-2:].hex()}" for topic_id, _ in record.dropped_topics]
+        said += [f"new {named(entry[:2])} {entry.mode.name}" for entry in record.new_partitions]
+        said += [f"{named(move[:2])} to {move[2:]}" for move in record.moves]
+        said += [f"{named(mode[:2])} reaches {mode.mode.name}" for mode in record.modes]
+        said += [f"drop {named((topic_id, 0))}" for topic_id, _ in record.dropped_topics]
         said += [f"deleted {list(record.deleted)}"] if record.deleted else []
         return "; ".join(said)
 

@@ -24,6 +24,9 @@ MODES = Theme({"config": 4, "drain": 1, "crash": 0.5, "start": 1, "session": 0.5
 TOPICS = Theme({"topic": 3, "drain": 1})
 CONTROLLERS = Theme({"election": 2, "topic": 2, "pause": 1, "wake": 1.5, "drain": 1})
 LEADERS = Theme({"session": 2, "pause": 1, "wake": 1.5, "drain": 2, "cut": 1, "join": 2})
+PAUSES = Theme({"session": 2, "pause": 2, "wake": 2}, 2)
+CLAIMS = Theme({"election": 3, "crash": 1, "start": 2})
+MERGES = Theme({"drain": 1, "election": 0.5}, 3)
 THEMES: tuple[Theme | None, ...] = (None, None, COPIES, MODES, TOPICS, CONTROLLERS, LEADERS)
 
 

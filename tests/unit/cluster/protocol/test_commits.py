@@ -16,8 +16,8 @@ def cut(commits: Commits, *parts: Part) -> Commit:
 
 
 def answer(commits: Commits, commit: Commit, at: int, part: int = 0) -> None:
-    chosen = commit.parts[part]
-    commits.committed(commit, PartAnswer(chosen.id, Verdict.COMMITTED, chosen.end_offset, at))
+    chosen = list(commit.parts.values())[part]
+    commits.committed(PartAnswer(chosen.id, Verdict.COMMITTED, chosen.end_offset, at))
 
 
 def sent(commits: Commits) -> list[list[int]]:
@@ -69,7 +69,7 @@ def test_later_window_of_another_partition_does_not_wait() -> None:
 def test_object_of_a_refused_part_is_under_way_until_the_own_copy_has_what_the_verdict_rests_on() -> None:
     commits = Commits(1)
     first, second = cut(commits, append_part(0, 5)), cut(commits, append_part(5, 8))
-    commits.refuse(second, second.parts[0], at=20)
+    commits.refuse(*second.parts.values(), at=20)
     answer(commits, first, at=3)
     commits.end_applied(19)
     assert commits.oldest_under_way() == second.counter
@@ -88,7 +88,7 @@ def test_unloaded_partition_leaves_the_windows_that_have_it() -> None:
 def test_answer_to_a_part_that_has_one_is_old_news() -> None:
     commits = Commits(1)
     commit = cut(commits, append_part(0, 5))
-    part = commit.parts[0].id
+    (part,) = commit.parts
     assert commits.find(part) is not None
     answer(commits, commit, at=3)
     assert commits.find(part) is None

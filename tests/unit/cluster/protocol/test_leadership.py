@@ -159,7 +159,10 @@ def test_topic_that_is_switched_to_object_rises_once_all_is_flushed() -> None:
 def test_topic_that_is_switched_to_wal_falls_by_a_record_first() -> None:
     cluster = running(1, t=Mode.OBJECT)
     broker = cluster.brokers[0]
-    broker.ledger.topics.wanted[T] = Mode.WAL
+    assert broker.controller is not None
+    broker.controller.submit(Change(t=Mode.WAL))
+    broker.controller.append_metadata()
+    assert broker.ledger.topics.durability(T) is Mode.WAL
     assert not broker.led.acknowledges_from_log(led(broker))
     broker.send_requests()
     cluster.settle()
