@@ -85,7 +85,8 @@ class NumberedLog:
     requests, so no I/O thread may take it (asserted in a debug build). The properties are read without it.
 
     ``epoch`` 0 is a reader: it loads, and cannot append. Call ``load``, then ``seal_previous``, then ``append``.
-    A reader becomes the writer by ``write_as``, without loading again.
+    A reader becomes the writer by ``write_as``, without loading again. ``directory`` is the prefix of the log's keys in
+    ``store`` and ends with a slash.
     """
 
     def __init__(
@@ -99,8 +100,8 @@ class NumberedLog:
     ) -> None:
         if len(writer_nonce) != NONCE_BYTES or not 0 <= epoch < 10**10:
             raise ValueError(f"epoch {epoch}, nonce of {len(writer_nonce)} bytes (expected {NONCE_BYTES})")
-        self._store = store
-        self._directory = directory.rstrip("/") + "/"
+        self.store = store
+        self.directory = directory.rstrip("/") + "/"
         self._epoch = epoch
         self._nonce = writer_nonce
         self._retries = retries or RetryPolicy()
@@ -109,19 +110,9 @@ class NumberedLog:
         self._checkpoint_lock = threading.Lock()  # taken before `_lock`; appends go on beside a checkpoint
         self._failure: Exception | None = None
         self._loaded = False
-        self._log = LoadedLog(self._reads, self._directory)
+        self._log = LoadedLog(self._reads, self.directory)
         self._doubts = _DoubtedAppends()
         self._owned_from: int | None = None  # the number from which every record is ours
-
-    @property
-    def store(self) -> ObjectStore:
-        """The store of the log."""
-        return self._store
-
-    @property
-    def directory(self) -> str:
-        """Key prefix in the store, ending with a slash."""
-        return self._directory
 
     @property
     def epoch(self) -> int:
@@ -153,7 +144,7 @@ class NumberedLog:
         """
         with self._lock:
             self._loaded, self._owned_from, self._doubts = False, None, _DoubtedAppends()
-            self._log = LoadedLog(self._reads, self._directory, on_record)
+            self._log = LoadedLog(self._reads, self.directory, on_record)
             report = self._log.load(on_checkpoint)
             self._loaded = True
         for line in report.ignored:
@@ -214,11 +205,11 @@ class NumberedLog:
             raise RuntimeError("a log is loaded before it is written, and not written by epoch 0")
         while self._log.authority != self._epoch:
             if self._log.authority > self._epoch:
-                self._fail_locked(Fenced(f"{self._directory}: epoch {self._log.authority} owns the log"))
+                self._fail_locked(Fenced(f"{self.directory}: epoch {self._log.authority} owns the log"))
             number, epoch = self._log.last + 1, self._log.authority
             key = self._log.record_key(number, epoch)
             data = encode_seal(number, epoch, self._nonce, self._epoch)
-            present = create_once(self._store, key, data, self._retries, NUMBERED_LOG_OBJECT_BYTES_MAX)
+            present = create_once(self.store, key, data, self._retries, NUMBERED_LOG_OBJECT_BYTES_MAX)
             if present is not None and not accept_more:
                 self._fail_locked(Fenced(f"{key}: appeared after the log was loaded; start again"))
             if present is None:
@@ -244,11 +235,12 @@ class NumberedLog:
             if self._doubts.found is None:
                 self._doubts.add(data, kind, payload)
                 key = self._log.record_key(number, self._epoch)
-                present = create_once(self._store, key, data, self._retries, NUMBERED_LOG_OBJECT_BYTES_MAX)
+                present = create_once(self.store, key, data, self._retries, NUMBERED_LOG_OBJECT_BYTES_MAX)
                 self._judge_present_locked(data if present is None else present)
             if self._doubts.found != data:
                 raise self._doubts.found_at(number)
-            self._accept_found_locked()
+            self._log.add_applied()
+            self._doubts = _DoubtedAppends()
             return number
 
     def take_found(self) -> EarlierAppendFound | None:
@@ -258,12 +250,9 @@ class NumberedLog:
             if self._doubts.found is None:
                 return None
             found = self._doubts.found_at(self._log.last + 1)
-            self._accept_found_locked()
+            self._log.add_applied()
+            self._doubts = _DoubtedAppends()
             return found
-
-    def _accept_found_locked(self) -> None:
-        self._log.add_applied()
-        self._doubts = _DoubtedAppends()
 
     def _check_not_freed_locked(self, number: int) -> None:
         """Fails if the key of ``number`` could be created only because the old record had been deleted.
@@ -271,9 +260,9 @@ class NumberedLog:
         A record is deleted when two checkpoints cover it, and the newest two always exist. If the object just created
         is really the next one, no checkpoint can cover it.
         """
-        for _ in self._store.list(f"{self._directory}checkpoint-", self._directory + checkpoint_name(number - 1)):
+        for _ in self.store.list(f"{self.directory}checkpoint-", self.directory + checkpoint_name(number - 1)):
             self._fail_locked(
-                Fenced(f"{self._directory}: the log went beyond {number} after it was loaded; start again")
+                Fenced(f"{self.directory}: the log went beyond {number} after it was loaded; start again")
             )
 
     def _settle_doubt_locked(self) -> None:
@@ -282,14 +271,14 @@ class NumberedLog:
         failure: StoreUnavailable | None = None
         for _ in self._retries.attempts():
             try:
-                present = read_back(self._store, key, NUMBERED_LOG_OBJECT_BYTES_MAX)
+                present = read_back(self.store, key, NUMBERED_LOG_OBJECT_BYTES_MAX)
             except StoreUnavailable as error:
                 failure = error
                 continue
             if present is not None:
                 self._judge_present_locked(present)
             return
-        raise StoreUnavailable(f"{self._directory}: cannot read back an earlier append: {failure}") from failure
+        raise StoreUnavailable(f"{self.directory}: cannot read back an earlier append: {failure}") from failure
 
     def _judge_present_locked(self, present: bytes) -> None:
         if present in self._doubts:
@@ -334,7 +323,7 @@ class NumberedLog:
                 return self.checkpoint_number
             content = {"kind": "checkpoint", "payload": payload}
             data = encode_frame(FrameKind.CHECKPOINT, covered, self._epoch, self._nonce, content)
-            self._store.put(self._directory + checkpoint_name(covered), data, crc32c=crc32c(data))
+            self.store.put(self.directory + checkpoint_name(covered), data, crc32c=crc32c(data))
             self._log.checkpoints.append(covered)
             self._delete_covered()
             return covered
@@ -347,11 +336,11 @@ class NumberedLog:
             records = {key for key in self._log.keys - self._log.seals if key[0] <= kept_from}
         checkpoints = self._log.checkpoints[:-CHECKPOINTS_KEPT]
         keys = [self._log.record_key(*key) for key in sorted(records)]
-        keys += [self._directory + checkpoint_name(number) for number in checkpoints]
+        keys += [self.directory + checkpoint_name(number) for number in checkpoints]
         try:
-            self._store.delete(keys)
+            self.store.delete(keys)
         except StoreError as error:
-            logger.warning("%s: covered records stay until the next checkpoint: %s", self._directory, error)
+            logger.warning("%s: covered records stay until the next checkpoint: %s", self.directory, error)
             return
         with self._lock:
             self._log.keys -= records
