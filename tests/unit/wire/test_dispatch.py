@@ -29,7 +29,7 @@ from tests.unit.wire.wire_harness import LONG_MS, Client, fetch_request, until, 
 
 def bare_context() -> SimpleNamespace:
     """What ApiVersions uses of a handlers' context."""
-    topics = SimpleNamespace(image=SimpleNamespace(client_metrics={}))
+    topics = SimpleNamespace(image=SimpleNamespace(client_metrics={}, level=1, number=1))
     return SimpleNamespace(telemetry=ClientTelemetry(SystemClock()), topics=topics, share_groups=False)
 
 
