@@ -1,4 +1,4 @@
-"""Who leads a partition that has no leader (cluster protocol §5)."""
+"""The next leader of a partition that has none (cluster protocol §5)."""
 
 from __future__ import annotations
 

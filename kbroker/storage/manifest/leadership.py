@@ -1,4 +1,4 @@
-"""Who leads what, as manifest records have it: registrations of brokers, moves of partitions, and the mode reached.
+"""Leadership, as manifest records have it: registrations of brokers, moves of partitions, and the mode reached.
 
 A broker number is given by a registration and never again. Leader epochs come from one counter of the ledger.
 """

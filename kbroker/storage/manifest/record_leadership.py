@@ -1,4 +1,4 @@
-"""The part of a record that says who leads: which changes fit the image, and what they change in it."""
+"""The part of a record that names brokers and leaders: which changes fit the image, and what they change in it."""
 
 from __future__ import annotations
 

@@ -408,7 +408,7 @@ RULES = {
         wrapped(record_builder.RecordBuilder, "fences_due", moved_before_fenced),
     ),
     "mode-tracked": Rule(
-        "5", "what was reached decides who may lead, not what the topic says",
+        "5", "what was reached decides which broker may lead, not what the topic says",
         replaced(election, "any_may_lead", topic_decides),
     ),
     "rise-after-flush": Rule(

@@ -110,7 +110,7 @@ class World:
         """Partitions of the topics that there are, but for the internal one."""
         return user_places(self.checker.truth.metadata)
 
-    # -- who is where ---------------------------------------------------------------------------------------------
+    # -- brokers and leaders --------------------------------------------------------------------------------------
 
     def find_controller(self) -> Broker | None:
         """Mostly the one that etcd names; sometimes one that still thinks so."""
