@@ -12,7 +12,6 @@ from kbroker.clock import Clock
 from kbroker.cluster.protocol.election import is_all_clean
 from kbroker.cluster.protocol.joined_record import JoinedRecord
 from kbroker.cluster.protocol.ledger_copy import LedgerCopy, TopicState
-from kbroker.cluster.protocol.manifest_state import Checked
 from kbroker.cluster.protocol.messages import (
     EVERY_BROKER,
     CommitRequest,
@@ -27,6 +26,7 @@ from kbroker.cluster.protocol.surroundings import Balance, Leases, MetadataChang
 from kbroker.errors import CorruptionError
 from kbroker.storage.ledger.numbered_log import Fenced
 from kbroker.storage.ledger.ownership import Superseded
+from kbroker.storage.manifest.record_apply import Checked
 from kbroker.storage.stores.object_store import ObjectStore, StoreError
 
 logger = logging.getLogger(__name__)
@@ -151,9 +151,7 @@ class Controller:
 
     def _lead(self) -> None:
         self.phase = Phase.LEAD
-        image = self._ledger.image
-        epochs = (state.leader_epochs[-1][0] for state in image.states() if state.leader_epochs)
-        self.builder.first_leader_epoch = max(self.epoch, *epochs, 0) + 1
+        self.builder.first_leader_epoch = self.epoch + 1
         self.builder.is_survey_due = True
         logger.info("controller of epoch %d", self.epoch)
 

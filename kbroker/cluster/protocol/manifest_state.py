@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.storage.manifest.checked_columns import CheckedColumns, check_columns
 from kbroker.storage.manifest.checkpoint import read_checkpoint
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.parts import PartFolder
 from kbroker.storage.manifest.record import ManifestRecord
-from kbroker.storage.manifest.record_apply import apply_columns, apply_record
-from kbroker.storage.manifest.record_check import check_record
-from kbroker.storage.manifest.record_decode import read_record
+from kbroker.storage.manifest.record_apply import Checked, apply_checked, check_payload
 from kbroker.storage.manifest.record_encode import encode_record
-
-Checked = ManifestRecord | CheckedColumns  # of a form before columns, and in columns
 
 
 class ManifestState:
@@ -30,24 +25,14 @@ class ManifestState:
 
     def apply(self, number: int, payload: Any) -> ManifestRecord:
         """Applies a record; returns it, perhaps without the parts that only append."""
-        return self.apply_checked(self._checked(payload, f"manifest record {number}"))
+        return self.apply_checked(check_payload(self.image, payload, f"manifest record {number}"))
 
     def apply_checked(self, checked: Checked) -> ManifestRecord:
         """Applies a record that was checked, with no other one in between; returns it as `apply` does."""
-        if isinstance(checked, ManifestRecord):
-            apply_record(self.image, checked)
-            return checked
-        apply_columns(self.image, checked)
-        return checked.record
+        apply_checked(self.image, checked)
+        return checked if isinstance(checked, ManifestRecord) else checked.record
 
     def encode(self, record: ManifestRecord) -> tuple[Any, Checked]:
         """A new record as it is stored, and as it is applied then; CorruptionError if it does not fit the image."""
         payload = encode_record(record)
-        return payload, self._checked(payload, "new manifest record")
-
-    def _checked(self, payload: Any, name: str) -> Checked:
-        if isinstance(payload, bytes):
-            return check_columns(self.image, payload, name)
-        record = read_record(payload, name)
-        check_record(self.image, record, name)
-        return record
+        return payload, check_payload(self.image, payload, "new manifest record")

@@ -46,7 +46,7 @@ class RecordBuilder:
         self.unclean: set[PartitionId] = set()  # that an operator has given up, if need be
         self.deleted: list[str] = []  # keys that are deleted from the bucket
         self.is_survey_due = True
-        self.first_leader_epoch = 0  # above every claim, and every epoch in use
+        self.first_leader_epoch = 0  # above every claim; the image counts those in use
         self._ledger = ledger
         self._transport = transport
         self._leases = leases

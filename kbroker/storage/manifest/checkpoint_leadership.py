@@ -1,4 +1,4 @@
-"""Who leads what, as a checkpoint of version 3 has it."""
+"""Brokers and leaders, as a checkpoint of version 3 has them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,8 @@ TEXT_MAX = 4096  # characters of a registration's texts
 # -- registrations ---------------------------------------------------------------------------------------------------
 
 
-def registration_json(registration: Registration) -> list[Any]:
-    """A registration as records and checkpoints have it: its fields in order."""
-    return list(registration)
-
-
 def parse_registration(parser: RecordParser, value: Any, what: str) -> Registration:
-    """Checks a registration's form."""
+    """Checks a registration's form: its fields in order, as records and checkpoints have it."""
     number, directory_id, node_id, nonce, place, rack, listeners, release, fences = parser.array(
         value, what, len(Registration._fields)
     )
@@ -41,7 +36,7 @@ def brokers_json(image: ManifestImage) -> dict[str, Any]:
     """What a checkpoint's head says of brokers."""
     newest = {each.registration.number for each in image.registrations.values()}
     return {
-        "i": [[registration_json(each.registration), each.used, each.fenced] for each in image.registrations.values()],
+        "i": [[list(each.registration), each.used, each.fenced] for each in image.registrations.values()],
         "o": [[number, directory_id] for number, directory_id in image.numbers.items() if number not in newest],
         "n": image.last_number,
         "h": image.leader_epoch,

@@ -19,13 +19,13 @@ from kbroker.limits import PRODUCER_ID_EXPIRATION_MS
 from kbroker.storage.ledger.numbered_log import CHECKPOINTS_KEPT, Fenced
 from kbroker.storage.ledger.numbered_log_format import checkpoint_name
 from kbroker.storage.ledger.ownership import check_only_claims
-from kbroker.storage.manifest.checked_columns import CheckedColumns, check_columns
+from kbroker.storage.manifest.checked_columns import check_columns
 from kbroker.storage.manifest.checkpoint import CheckpointWriter, read_checkpoint
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.part import VERSION as PART_VERSION
 from kbroker.storage.manifest.parts import PartFolder
 from kbroker.storage.manifest.record import COLUMNS_VERSION, VERSION, ManifestRecord, in_version, parse_record
-from kbroker.storage.manifest.record_apply import apply_columns, apply_payload, apply_record
+from kbroker.storage.manifest.record_apply import Checked, apply_checked, apply_payload
 from kbroker.storage.manifest.record_check import check_record
 from kbroker.storage.manifest.record_encode import encode_record
 from kbroker.storage.stores.object_store import NotFound, ObjectStore, StoreError, StoreUnavailable
@@ -46,7 +46,7 @@ CLOSING_OBJECTS = 2  # a stop leaves at most so many records after a checkpoint
 
 Change = dict[str, Any] | Callable[[ManifestImage], dict[str, Any] | None]
 # A record as it is stored, the same checked, and what runs before it is applied.
-_Doubted = tuple[dict[str, Any] | bytes, ManifestRecord | CheckedColumns, Callable[[], None] | None]
+_Doubted = tuple[dict[str, Any] | bytes, Checked, Callable[[], None] | None]
 Background = Callable[[Callable[[], None]], object]
 
 
@@ -245,7 +245,7 @@ class Manifest:
             raise self.fenced
         if self._in_doubt is None:
             return
-        payload, record, before_apply = self._in_doubt
+        payload, checked, before_apply = self._in_doubt
         try:
             self._guard_fence(lambda: self._log.append(RECORD_KIND, payload))
         except ValueError:
@@ -253,14 +253,11 @@ class Manifest:
             raise
         if before_apply is not None:
             before_apply()
-        if isinstance(record, CheckedColumns):
-            apply_columns(self.image, record)
-        else:
-            apply_record(self.image, record)
+        apply_checked(self.image, checked)
         self._in_doubt = None
         self.records += 1
         self._since_checkpoint += 1
-        self._rows_since += record.rows
+        self._rows_since += checked.rows
 
     def _begin_checkpoint_locked(self) -> bool:
         now = self._clock.monotonic()

@@ -297,6 +297,14 @@ class RecordParser:
         )
 
 
+def parse_wal(parser: RecordParser, record: dict[str, Any]) -> tuple[str, int] | None:
+    """The key `w` of a record: [data dir id, lsn], or absent."""
+    if "w" not in record:
+        return None
+    data_dir_id, lsn = parser.array(record["w"], "w", 2)
+    return parser.text(data_dir_id, "w", 64), parser.integer(lsn, "w")
+
+
 def in_version(payload: dict[str, Any], version: int) -> dict[str, Any]:
     """The payload of a record of this version. References of version 1 lack their last two values."""
     if version == 1 and "p" in payload:
@@ -325,13 +333,9 @@ def parse_record(payload: Any, name: str) -> ManifestRecord:
         for number, entry in parser.mapping(entries, topic_hex).items():
             what = f"partition {topic_hex}/{number}"
             partitions[topic_id, parser.partition(number, what)] = parser.delta(entry, what, sizes)
-    wal = None
-    if "w" in record:
-        data_dir, lsn = parser.array(record["w"], "w", 2)
-        wal = (parser.text(data_dir, "w", 64), parser.integer(lsn, "w"))
     return ManifestRecord(
         time_ms=parser.integer(record.get("t"), "t"),
-        wal=wal,
+        wal=parse_wal(parser, record),
         files=files,
         partitions=partitions,
         dropped_topics=tuple(

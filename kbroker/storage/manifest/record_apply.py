@@ -19,16 +19,34 @@ from kbroker.storage.manifest.record_leadership import apply_moves, apply_number
 DROPPED_MAX = 100_000  # deleted topics that are remembered: proof that their orphans may be deleted
 
 
-def apply_payload(image: ManifestImage, payload: Any, name: str = "manifest record") -> int:
-    """Checks and applies one record, as it is stored; returns how many rows it has, as a checkpoint counts them."""
+Checked = ManifestRecord | CheckedColumns  # of a record in JSON, and of one in columns
+
+
+def check_payload(image: ManifestImage, payload: Any, name: str) -> Checked:
+    """Checks a record, as it is stored, and that it fits; CorruptionError, naming the record, when it does not.
+
+    The caller prevents changes of the image until it has applied the record.
+    """
     if isinstance(payload, bytes):
-        checked = check_columns(image, payload, name)
-        apply_columns(image, checked)
-        return checked.rows
+        return check_columns(image, payload, name)
     record = parse_record(payload, name)
     check_record(image, record, name)
-    apply_record(image, record)
-    return record.rows
+    return record
+
+
+def apply_checked(image: ManifestImage, checked: Checked) -> None:
+    """Applies a record that was checked for the current image."""
+    if isinstance(checked, CheckedColumns):
+        apply_columns(image, checked)
+    else:
+        apply_record(image, checked)
+
+
+def apply_payload(image: ManifestImage, payload: Any, name: str = "manifest record") -> int:
+    """Checks and applies one record, as it is stored; returns how many rows it has, as a checkpoint counts them."""
+    checked = check_payload(image, payload, name)
+    apply_checked(image, checked)
+    return checked.rows
 
 
 def apply_record(image: ManifestImage, record: ManifestRecord) -> None:

@@ -21,6 +21,7 @@ from kbroker.storage.manifest.record import (
     PartitionDelta,
     RecordParser,
     parse_record,
+    parse_wal,
 )
 from kbroker.storage.manifest.record_columns import RecordColumns, Table, split_columns
 
@@ -106,13 +107,9 @@ def record_of(
 ) -> ManifestRecord:
     """The record, with these of its partitions. Checks the JSON."""
     about = columns.about
-    wal = None
-    if "w" in about:
-        data_dir, lsn = parser.array(about["w"], "w", 2)
-        wal = (parser.text(data_dir, "w", 64), parser.integer(lsn, "w"))
     return ManifestRecord(
         time_ms=columns.time_ms,
-        wal=wal,
+        wal=parse_wal(parser, about),
         files=_files(parser, columns),
         partitions=partitions,
         dropped_topics=tuple(

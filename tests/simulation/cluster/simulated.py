@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -15,22 +14,12 @@ import zstandard
 from kbroker.cluster.protocol import manifest_state
 from kbroker.storage.ledger import loaded_log, numbered_log, numbered_log_format
 from kbroker.storage.ledger.numbered_log_format import Frame
+from kbroker.storage.manifest import record_apply
 from tests.simulation.cluster import codec, truth
 from tests.simulation.cluster.tasks import Lock
+from tests.simulation.tasks import InlineExecutor
 
 REMEMBERED_MAX = 50_000
-
-
-class InlineExecutor(Executor):
-    """Runs what is submitted at once."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(fn(*args, **kwargs))
-        return future
 
 
 class Replacements:
@@ -76,8 +65,8 @@ def simulated() -> Iterator[None]:
     fast_zstd = SimpleNamespace(**{**vars(zstandard), "ZstdCompressor": lambda level: compressor})
     replacements.set(numbered_log_format, "zstandard", fast_zstd)
     replacements.set(loaded_log, "decode_frame", remembering_frames(loaded_log.decode_frame))
-    for module in (truth, manifest_state):
-        replacements.set(module, "read_record", codec.read_record)
+    replacements.set(truth, "read_record", codec.read_record)
+    replacements.set(record_apply, "parse_record", codec.read_record)
     replacements.set(manifest_state, "encode_record", codec.encode_record)
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
