@@ -14,8 +14,12 @@ from confluent_kafka.admin import AdminClient
 from conftest import SMALL, require
 from kafka_server import KafkaServer
 from record_commands import RecordCommands, new_topic, transactions
+from slow_relay import slow_relay
 from tool_shell import SHELL
 from until import until
+
+from kbroker.cli.records.following import POLL_MS
+from kbroker.protocol.api_keys import ApiKey
 
 SECONDS = 30
 
@@ -109,6 +113,20 @@ def test_a_topic_that_is_deleted_ends_consume(mortal: Mortal) -> None:
         admin.delete_topics([topic])[topic].result(SECONDS)
         assert running.wait(SECONDS) == 1
         assert b"there is no such topic or partition" in running.stderr.read()
+
+
+def test_a_group_is_joined_when_an_assignment_takes_longer_than_a_poll(tmp_path: Path) -> None:
+    with slow_relay(ApiKey.SYNC_GROUP, 1.3 * POLL_MS / 1000) as relay:
+        process = BrokerProcess(tmp_path / "data", *SMALL, "--advertise", f"127.0.0.1:{relay.port}").start()
+        try:
+            relay.broker_port = process.port
+            kbroker = RecordCommands(process.bootstrap)
+            topic = new_topic(process.bootstrap, 3)
+            kbroker.produce(topic, b"one\ntwo\n")
+            assert sorted(kbroker.values(topic, "--group", topic)) == ["one", "two"]
+            assert kbroker.values(topic, "--group", topic) == []
+        finally:
+            process.kill()
 
 
 @pytest.mark.java

@@ -93,8 +93,13 @@ def commit(broker: BrokerProcess, group: str, version: int, retention_ms: int, o
 
 
 def committed(broker: BrokerProcess, group: str) -> int:
+    """What a client gets that asks again while the groups are being loaded."""
     topic = k09.OffsetFetchRequestTopic(name="t", partition_indexes=[0])
-    answer: Any = ask(broker, ApiKey.OFFSET_FETCH, 5, k09.OffsetFetchRequest(group_id=group, topics=[topic]))
+    while True:
+        answer: Any = ask(broker, ApiKey.OFFSET_FETCH, 5, k09.OffsetFetchRequest(group_id=group, topics=[topic]))
+        if answer.error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            break
+    assert answer.error_code == ErrorCode.NONE
     offset: int = answer.topics[0].partitions[0].committed_offset
     return offset
 

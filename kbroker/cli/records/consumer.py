@@ -53,12 +53,20 @@ class TopicConsumer:
         """Records with their partitions, in order within each; none after `wait_ms`. Raises CommandFailed."""
         found: list[tuple[int, Record]] = []
         with self._failures():
+            if self._joins:
+                self._finish_join()
             for assigned, records in self._consumer.poll(wait_ms, records_max).items():
                 found += [(assigned.partition, _record(record)) for record in records]
                 self._positions[assigned.partition] = records[-1].offset + 1
             if not found:
                 self._pass_what_is_not_records()
         return found
+
+    def _finish_join(self) -> None:
+        """The library (3.0.12) forgets a join after a change of the topic that is answered between two polls."""
+        coordinator = self._consumer._coordinator
+        if coordinator.rebalance_in_progress() and not coordinator.need_rejoin():
+            coordinator.request_rejoin()
 
     def _pass_what_is_not_records(self) -> None:
         """Positions move over markers, aborted records and gaps too, which no record tells."""
