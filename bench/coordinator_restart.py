@@ -24,14 +24,14 @@ from typing import Any, NamedTuple
 
 from bench.idle_members import Connection, cpu_seconds
 from kbroker.errors import ErrorCode
-from kbroker.protocol.apis.k08_offset_commit import (
+from kbroker.protocol.apis.groups.k08_offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from kbroker.protocol.apis.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from kbroker.protocol.apis.k10_find_coordinator import FindCoordinatorRequest
-from kbroker.protocol.apis.k19_create_topics import CreatableTopic, CreateTopicsRequest
+from kbroker.protocol.apis.groups.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from kbroker.protocol.apis.groups.k10_find_coordinator import FindCoordinatorRequest
+from kbroker.protocol.apis.topics.k19_create_topics import CreatableTopic, CreateTopicsRequest
 from kbroker.protocol.codec import decode_response_frame, encode_request_frame
 from tests.integration.broker_process import BrokerProcess
 

@@ -17,11 +17,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from kbroker.protocol.apis.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest
-from kbroker.protocol.apis.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from kbroker.protocol.apis.k19_create_topics import CreatableTopic, CreateTopicsRequest
-from kbroker.protocol.apis.k68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from kbroker.protocol.apis.groups.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from kbroker.protocol.apis.groups.k12_heartbeat import HeartbeatRequest
+from kbroker.protocol.apis.groups.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from kbroker.protocol.apis.groups.k68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from kbroker.protocol.apis.topics.k19_create_topics import CreatableTopic, CreateTopicsRequest
 from kbroker.protocol.codec import decode_response_frame, encode_request_frame
 from tests.integration.broker_process import BrokerProcess
 

@@ -83,7 +83,7 @@ def _append_of_known_producers() -> Callable[[], Any]:
 def _decode_produce() -> Callable[[], Any]:
     from kbroker._fast.records.records import build_batch
     from kbroker._fast.requests.produce_codec import decode_produce
-    from kbroker.protocol.apis import k00_produce
+    from kbroker.protocol.apis.records import k00_produce
     from kbroker.protocol.codec import encode_request_frame
 
     batch = build_batch([(None, bytes(100), NOW_MS, [])])

@@ -25,7 +25,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kbroker.protocol.apis.k03_metadata import MetadataRequest
+from kbroker.protocol.apis.cluster.k03_metadata import MetadataRequest
 from kbroker.protocol.codec import encode_request_frame
 from tests.integration.broker_process import BrokerProcess
 

@@ -26,8 +26,8 @@ from kbroker.coordinator.group.records import encode_record
 from kbroker.coordinator.group.requests import CommitRequest, JoinRequest
 from kbroker.coordinator.runtime.key_partition import group_partition
 from kbroker.coordinator.runtime.shard_runtime import ShardState
-from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest
-from kbroker.protocol.apis.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from kbroker.protocol.apis.groups.k12_heartbeat import HeartbeatRequest
+from kbroker.protocol.apis.groups.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
 COMMITS = int(os.environ.get("KBROKER_BENCH_COMMITS", 100_000))
 GROUPS = int(os.environ.get("KBROKER_BENCH_GROUPS", 10_000))

@@ -12,7 +12,7 @@ import pytest
 from kbroker._fast.records.records import build_batch
 from kbroker._fast.requests.fetch_codec import decode_fetch, encode_fetch
 from kbroker._fast.requests.produce_codec import decode_produce, encode_produce
-from kbroker.protocol.apis import k00_produce, k01_fetch
+from kbroker.protocol.apis.records import k00_produce, k01_fetch
 from kbroker.protocol.codec import decode_request, encode_request_frame, encode_response
 from kbroker.protocol.headers import decode_request_header
 

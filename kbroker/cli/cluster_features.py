@@ -13,8 +13,8 @@ from kbroker.cli.output import Column
 from kbroker.cli.session import Session, with_session
 from kbroker.client.cluster_client import ClusterClient
 from kbroker.cluster.features import FEATURE, LEVEL_MAX, UpgradeType
-from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
-from kbroker.protocol.apis.k57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from kbroker.protocol.apis.cluster.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kbroker.protocol.apis.cluster.k57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
 TIMEOUT_MS = 30_000
 COLUMNS = (

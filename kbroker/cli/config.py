@@ -21,7 +21,7 @@ from kbroker.cli.resource_configs import (
 )
 from kbroker.cli.session import Session, with_session
 from kbroker.option_values import ConfigError, nearest, parse_assignments
-from kbroker.protocol.apis.k32_describe_configs import DescribeConfigsResourceResult
+from kbroker.protocol.apis.configs.k32_describe_configs import DescribeConfigsResourceResult
 
 COLUMNS = (
     Column("config", "CONFIG"),

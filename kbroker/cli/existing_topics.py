@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kbroker.cli.failure import CommandFailed, reason, unknown
 from kbroker.client.cluster_client import NO_NODE, ClusterClient, TopicPartition
 from kbroker.errors import ErrorCode
-from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
+from kbroker.protocol.apis.cluster.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
 
 
 def existing_topics(client: ClusterClient, names: Sequence[str] | None = None) -> list[MetadataResponseTopic]:

@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 
 from kbroker.cli.client_properties import read_properties
 from kbroker.client.cluster_client import ClusterClient, Timeouts
-from kbroker.protocol.apis.k16_list_groups import ListGroupsRequest
+from kbroker.protocol.apis.groups.k16_list_groups import ListGroupsRequest
 
 ANSWER_SECONDS = 0.5
 

@@ -9,14 +9,14 @@ from kbroker.cli.failure import CommandFailed, check, reason, unknown
 from kbroker.client.cluster_client import ClusterClient
 from kbroker.errors import ErrorCode
 from kbroker.option_values import nearest
-from kbroker.protocol.apis.k32_describe_configs import (
+from kbroker.protocol.apis.configs.k32_describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
-from kbroker.protocol.apis.k44_incremental_alter_configs import (
+from kbroker.protocol.apis.configs.k44_incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,

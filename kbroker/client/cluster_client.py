@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, TypeVar
 from kbroker.client.broker_connections import BrokerConnections, Unreachable
 from kbroker.client.connection import UnsupportedRequest
 from kbroker.errors import ErrorCode, ProtocolError, error_name
-from kbroker.protocol.apis.k02_list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
-from kbroker.protocol.apis.k10_find_coordinator import FindCoordinatorRequest
+from kbroker.protocol.apis.cluster.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
+from kbroker.protocol.apis.groups.k10_find_coordinator import FindCoordinatorRequest
+from kbroker.protocol.apis.records.k02_list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kbroker.protocol.fields import Message
 from kbroker.retry_policy import RetryPolicy
 

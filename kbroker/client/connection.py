@@ -12,8 +12,8 @@ from kbroker import __version__
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.limits import FRAME_BYTES_MAX
 from kbroker.protocol.api_keys import ApiKey, request_class
-from kbroker.protocol.apis.k00_produce import ProduceRequest
-from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest
+from kbroker.protocol.apis.cluster.k18_api_versions import ApiVersionsRequest
+from kbroker.protocol.apis.records.k00_produce import ProduceRequest
 from kbroker.protocol.codec import decode_response_frame, encode_request_frame
 from kbroker.protocol.diagnose import misfit
 from kbroker.protocol.fields import STRING_BYTES_MAX, Message

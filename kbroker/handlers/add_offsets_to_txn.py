@@ -18,7 +18,7 @@ from kbroker.errors import ErrorCode
 from kbroker.futures import map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.transaction_errors import for_version
-from kbroker.protocol.apis.k25_add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from kbroker.protocol.apis.transactions.k25_add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 
 _FENCED_FROM = 2
 _ABORTABLE_FROM = 4

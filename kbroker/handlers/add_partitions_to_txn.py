@@ -20,7 +20,7 @@ from kbroker.errors import ErrorCode
 from kbroker.futures import map_each, map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.transaction_errors import for_version
-from kbroker.protocol.apis.k24_add_partitions_to_txn import (
+from kbroker.protocol.apis.transactions.k24_add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,

@@ -18,7 +18,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.futures import map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.config_resources import alter
-from kbroker.protocol.apis.k33_alter_configs import (
+from kbroker.protocol.apis.configs.k33_alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
     AlterConfigsResourceResponse,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from kbroker.errors import ErrorCode
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.protocol.apis.k45_alter_partition_reassignments import (
+from kbroker.protocol.apis.topics.k45_alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartition,

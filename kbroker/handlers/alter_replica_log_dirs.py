@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from kbroker.errors import ErrorCode
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.protocol.apis.k34_alter_replica_log_dirs import (
+from kbroker.protocol.apis.cluster.k34_alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,

@@ -29,7 +29,7 @@ from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.client_telemetry import Client
 from kbroker.handlers.features import enabled_features
 from kbroker.protocol.api_keys import ApiKey, api_versions_for_response
-from kbroker.protocol.apis.k18_api_versions import (
+from kbroker.protocol.apis.cluster.k18_api_versions import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,

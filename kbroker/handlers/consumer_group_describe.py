@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from kbroker.futures import map_each, map_future
 from kbroker.handlers.authorized_operations import GROUP_OPERATIONS
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.protocol.apis.k69_consumer_group_describe import (
+from kbroker.protocol.apis.groups.k69_consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     DescribedGroup,

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from kbroker.coordinator.group.consumer.heartbeat import ConsumerHeartbeat
 from kbroker.coordinator.group.topic_partitions import from_structs
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.protocol.apis.k68_consumer_group_heartbeat import (
+from kbroker.protocol.apis.groups.k68_consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )

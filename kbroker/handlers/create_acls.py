@@ -12,7 +12,7 @@ from __future__ import annotations
 from kbroker.errors import ErrorCode
 from kbroker.handlers.authorized_operations import NO_AUTHORIZER
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.protocol.apis.k30_create_acls import (
+from kbroker.protocol.apis.security.k30_create_acls import (
     AclCreationResult,
     CreateAclsRequest,
     CreateAclsResponse,

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.protocol.apis.k37_create_partitions import (
+from kbroker.protocol.apis.topics.k37_create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,

@@ -26,7 +26,7 @@ from kbroker.cluster.image import TopicImage
 from kbroker.cluster.topic_rules import NewTopic
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.protocol.apis.k19_create_topics import (
+from kbroker.protocol.apis.topics.k19_create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
     CreatableTopicResult,

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from kbroker.errors import ErrorCode
 from kbroker.futures import map_each, map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.protocol.apis.k42_delete_groups import (
+from kbroker.protocol.apis.groups.k42_delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
     DeleteGroupsResponse,

@@ -21,7 +21,7 @@ from kbroker._fast.partition.partition import Partition
 from kbroker.errors import KafkaError
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.leadership import led_partition
-from kbroker.protocol.apis.k21_delete_records import (
+from kbroker.protocol.apis.records.k21_delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,

@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from kbroker.cluster.image import TopicImage
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.protocol.apis.k20_delete_topics import (
+from kbroker.protocol.apis.topics.k20_delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,

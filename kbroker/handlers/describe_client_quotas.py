@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.protocol.apis.k48_describe_client_quotas import (
+from kbroker.protocol.apis.security.k48_describe_client_quotas import (
     ComponentData,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,

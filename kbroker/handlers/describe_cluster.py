@@ -16,7 +16,7 @@ from __future__ import annotations
 from kbroker.errors import ErrorCode
 from kbroker.handlers.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.protocol.apis.k60_describe_cluster import (
+from kbroker.protocol.apis.cluster.k60_describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,

@@ -28,7 +28,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.config_resources import check_logger_resource, logger_levels
 from kbroker.handlers.lazy_array import LazyArray
-from kbroker.protocol.apis.k32_describe_configs import (
+from kbroker.protocol.apis.configs.k32_describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,

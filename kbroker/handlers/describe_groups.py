@@ -16,7 +16,7 @@ from kbroker.errors import ErrorCode
 from kbroker.futures import map_each, map_future
 from kbroker.handlers.authorized_operations import GROUP_OPERATIONS
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.protocol.apis.k15_describe_groups import (
+from kbroker.protocol.apis.groups.k15_describe_groups import (
     DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 from kbroker._fast.partition.partition import Partition
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.protocol.apis.k35_describe_log_dirs import (
+from kbroker.protocol.apis.cluster.k35_describe_log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,

@@ -18,7 +18,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.authorized_operations import TOPIC_OPERATIONS
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.metadata import leader_epochs
-from kbroker.protocol.apis.k75_describe_topic_partitions import (
+from kbroker.protocol.apis.topics.k75_describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,

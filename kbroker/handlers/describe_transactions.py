@@ -13,7 +13,7 @@ from kbroker.coordinator.transaction.admin import not_described
 from kbroker.errors import ErrorCode
 from kbroker.futures import map_each, map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.protocol.apis.k65_describe_transactions import (
+from kbroker.protocol.apis.transactions.k65_describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     TransactionState,

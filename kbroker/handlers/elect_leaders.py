@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from kbroker.errors import ErrorCode
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.protocol.apis.k43_elect_leaders import (
+from kbroker.protocol.apis.topics.k43_elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
     PartitionResult,

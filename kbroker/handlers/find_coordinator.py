@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from kbroker.errors import ErrorCode
 from kbroker.futures import map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.protocol.apis.k10_find_coordinator import (
+from kbroker.protocol.apis.groups.k10_find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,
     FindCoordinatorResponse,

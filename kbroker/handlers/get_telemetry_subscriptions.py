@@ -19,7 +19,7 @@ import uuid
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.client_telemetry import ACCEPTED_CODECS, Client
-from kbroker.protocol.apis.k71_get_telemetry_subscriptions import (
+from kbroker.protocol.apis.cluster.k71_get_telemetry_subscriptions import (
     GetTelemetrySubscriptionsRequest,
     GetTelemetrySubscriptionsResponse,
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
+from kbroker.protocol.apis.groups.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
 
 
 def handle(

@@ -24,7 +24,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.futures import map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.config_resources import alter
-from kbroker.protocol.apis.k44_incremental_alter_configs import (
+from kbroker.protocol.apis.configs.k44_incremental_alter_configs import (
     AlterConfigsResource,
     AlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,

@@ -23,7 +23,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.futures import map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.transaction_errors import for_version
-from kbroker.protocol.apis.k22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from kbroker.protocol.apis.transactions.k22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 _FENCED_FROM = 4
 _ABORTABLE_FROM = 5

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from kbroker.coordinator.group.requests import JoinRequest
 from kbroker.futures import map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.protocol.apis.k11_join_group import JoinGroupRequest, JoinGroupResponse
+from kbroker.protocol.apis.groups.k11_join_group import JoinGroupRequest, JoinGroupResponse
 
 _MEMBER_ID_REQUIRED_MIN_VERSION = 4
 _NULL_PROTOCOL_NAME_MIN_VERSION = 7

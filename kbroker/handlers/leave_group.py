@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from kbroker.coordinator.group.requests import Leaver
 from kbroker.futures import map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.protocol.apis.k13_leave_group import LeaveGroupRequest, LeaveGroupResponse
+from kbroker.protocol.apis.groups.k13_leave_group import LeaveGroupRequest, LeaveGroupResponse
 
 _BATCH_MIN_VERSION = 3
 

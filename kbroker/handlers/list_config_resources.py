@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from kbroker.cluster.config_changes import ResourceType
 from kbroker.errors import ErrorCode
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.protocol.apis.k74_list_config_resources import (
+from kbroker.protocol.apis.configs.k74_list_config_resources import (
     ConfigResource,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from kbroker.errors import ErrorCode
 from kbroker.futures import map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.protocol.apis.k16_list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from kbroker.protocol.apis.groups.k16_list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 
 def handle(context: Context, info: RequestInfo, request: ListGroupsRequest) -> Future[ListGroupsResponse]:

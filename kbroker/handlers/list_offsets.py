@@ -37,7 +37,7 @@ from kbroker.handlers.leadership import led_partition
 from kbroker.log.cold_read import OffsetAndTimestamp
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.timestamp_lookup import max_timestamp, offset_for_timestamp
-from kbroker.protocol.apis.k02_list_offsets import (
+from kbroker.protocol.apis.records.k02_list_offsets import (
     EARLIEST,
     EARLIEST_LOCAL,
     EARLIEST_PENDING_UPLOAD,

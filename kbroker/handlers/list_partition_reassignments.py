@@ -10,7 +10,7 @@ Gaps: none.
 from __future__ import annotations
 
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.protocol.apis.k46_list_partition_reassignments import (
+from kbroker.protocol.apis.topics.k46_list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )

@@ -18,7 +18,7 @@ from kbroker.coordinator.transaction.admin import STATE_BY_TITLE, ListFilter
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.futures import map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.protocol.apis.k66_list_transactions import (
+from kbroker.protocol.apis.transactions.k66_list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
     TransactionState,

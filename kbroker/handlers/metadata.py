@@ -32,7 +32,7 @@ from kbroker.futures import map_future
 from kbroker.handlers.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from kbroker.handlers.base import Context, Handler, RequestInfo, Waiting
 from kbroker.handlers.topic_bytes import encoded
-from kbroker.protocol.apis.k03_metadata import (
+from kbroker.protocol.apis.cluster.k03_metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,

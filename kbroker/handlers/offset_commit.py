@@ -16,7 +16,7 @@ from kbroker.errors import ErrorCode
 from kbroker.futures import map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.offset_topics import TOPIC_IDS_MIN_VERSION, resolve_names, split_commit
-from kbroker.protocol.apis.k08_offset_commit import (
+from kbroker.protocol.apis.groups.k08_offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,

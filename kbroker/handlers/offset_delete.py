@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from kbroker.errors import ErrorCode
 from kbroker.futures import map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.protocol.apis.k47_offset_delete import (
+from kbroker.protocol.apis.groups.k47_offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,

@@ -22,7 +22,7 @@ from kbroker.futures import map_each, map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.lazy_array import LazyArray
 from kbroker.handlers.offset_topics import TOPIC_IDS_MIN_VERSION
-from kbroker.protocol.apis.k09_offset_fetch import (
+from kbroker.protocol.apis.groups.k09_offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,

@@ -16,7 +16,7 @@ from __future__ import annotations
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.leadership import led_partition
-from kbroker.protocol.apis.k23_offset_for_leader_epoch import (
+from kbroker.protocol.apis.records.k23_offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,

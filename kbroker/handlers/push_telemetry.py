@@ -19,7 +19,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.client_telemetry import Client
 from kbroker.handlers.get_telemetry_subscriptions import RESERVED_ID
-from kbroker.protocol.apis.k72_push_telemetry import PushTelemetryRequest, PushTelemetryResponse
+from kbroker.protocol.apis.cluster.k72_push_telemetry import PushTelemetryRequest, PushTelemetryResponse
 from kbroker.protocol.fields import ZERO_UUID
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from kbroker.errors import ErrorCode
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.protocol.apis.k36_sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from kbroker.protocol.apis.security.k36_sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 
 
 def handle(context: Context, info: RequestInfo, request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:

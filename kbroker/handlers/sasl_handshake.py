@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from kbroker.errors import ErrorCode
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.protocol.apis.k17_sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from kbroker.protocol.apis.security.k17_sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
 
 def handle(context: Context, info: RequestInfo, request: SaslHandshakeRequest) -> SaslHandshakeResponse:

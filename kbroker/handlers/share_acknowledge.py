@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.share_requests import acknowledgements, session_key
-from kbroker.protocol.apis.k79_share_acknowledge import (
+from kbroker.protocol.apis.share_groups.k79_share_acknowledge import (
     PartitionData,
     ShareAcknowledgeRequest,
     ShareAcknowledgeResponse,

@@ -26,7 +26,7 @@ from concurrent.futures import Future
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.share_requests import acknowledgements, session_key
-from kbroker.protocol.apis.k78_share_fetch import (
+from kbroker.protocol.apis.share_groups.k78_share_fetch import (
     AcquiredRecords,
     PartitionData,
     ShareFetchableTopicResponse,

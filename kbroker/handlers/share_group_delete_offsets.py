@@ -14,7 +14,7 @@ from kbroker.coordinator.group.share.offsets import TopicOutcome
 from kbroker.errors import ErrorCode
 from kbroker.futures import map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.protocol.apis.k92_delete_share_group_offsets import (
+from kbroker.protocol.apis.share_groups.k92_delete_share_group_offsets import (
     DeleteShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsResponse,
     DeleteShareGroupOffsetsResponseTopic,

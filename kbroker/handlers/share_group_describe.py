@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from kbroker.futures import map_each, map_future
 from kbroker.handlers.authorized_operations import GROUP_OPERATIONS
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.protocol.apis.k77_share_group_describe import (
+from kbroker.protocol.apis.share_groups.k77_share_group_describe import (
     DescribedGroup,
     ShareGroupDescribeRequest,
     ShareGroupDescribeResponse,

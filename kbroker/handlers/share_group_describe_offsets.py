@@ -21,7 +21,7 @@ from kbroker.coordinator.share_state.store import (
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.futures import gather, map_each, map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.protocol.apis.k90_describe_share_group_offsets import (
+from kbroker.protocol.apis.share_groups.k90_describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsRequestGroup,
     DescribeShareGroupOffsetsRequestTopic,

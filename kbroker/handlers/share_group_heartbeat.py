@@ -12,7 +12,10 @@ from concurrent.futures import Future
 
 from kbroker.coordinator.group.share.heartbeat import ShareHeartbeat
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.protocol.apis.k76_share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
+from kbroker.protocol.apis.share_groups.k76_share_group_heartbeat import (
+    ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
+)
 
 
 def handle(

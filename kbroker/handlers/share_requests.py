@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.limits import SHARE_MEMBER_ID_LENGTH_MAX
-from kbroker.protocol.apis.k78_share_fetch import FetchTopic
-from kbroker.protocol.apis.k79_share_acknowledge import AcknowledgeTopic
+from kbroker.protocol.apis.share_groups.k78_share_fetch import FetchTopic
+from kbroker.protocol.apis.share_groups.k79_share_acknowledge import AcknowledgeTopic
 from kbroker.share.acknowledgement import AcknowledgementBatch
 from kbroker.share.sessions import SessionKey, TopicIdPartition
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.protocol.apis.k14_sync_group import SyncGroupRequest, SyncGroupResponse
+from kbroker.protocol.apis.groups.k14_sync_group import SyncGroupRequest, SyncGroupResponse
 
 
 def handle(context: Context, info: RequestInfo, request: SyncGroupRequest) -> Future[SyncGroupResponse]:

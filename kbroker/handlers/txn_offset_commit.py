@@ -21,7 +21,7 @@ from kbroker.errors import ErrorCode
 from kbroker.futures import map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.offset_topics import split_commit
-from kbroker.protocol.apis.k28_txn_offset_commit import (
+from kbroker.protocol.apis.transactions.k28_txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,

@@ -25,7 +25,7 @@ from kbroker.cluster.features import UpgradeType, invalid_update
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.base import Context, Handler, RequestInfo
 from kbroker.handlers.features import Feature, enabled_features
-from kbroker.protocol.apis.k57_update_features import (
+from kbroker.protocol.apis.cluster.k57_update_features import (
     FeatureUpdateKey,
     UpdatableFeatureResult,
     UpdateFeaturesRequest,

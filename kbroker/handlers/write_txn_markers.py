@@ -17,7 +17,7 @@ from kbroker.coordinator.runtime.result import Marker
 from kbroker.errors import ErrorCode
 from kbroker.futures import gather, map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.protocol.apis.k27_write_txn_markers import (
+from kbroker.protocol.apis.transactions.k27_write_txn_markers import (
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
     WritableTxnMarkerTopicResult,

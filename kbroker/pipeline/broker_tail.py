@@ -11,9 +11,9 @@ from kbroker.client.connection import ClientConnection
 from kbroker.errors import CorruptionError, ErrorCode, ProtocolError
 from kbroker.limits import MIB
 from kbroker.pipeline.options import OptionError, TopicPartition
-from kbroker.protocol.apis.k01_fetch import FetchPartition, FetchRequest, FetchTopic
-from kbroker.protocol.apis.k02_list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from kbroker.protocol.apis.k03_metadata import MetadataRequest
+from kbroker.protocol.apis.cluster.k03_metadata import MetadataRequest
+from kbroker.protocol.apis.records.k01_fetch import FetchPartition, FetchRequest, FetchTopic
+from kbroker.protocol.apis.records.k02_list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kbroker.protocol.fields import Message
 from kbroker.retry_policy import RetryPolicy
 

@@ -10,6 +10,7 @@ from enum import IntEnum
 from importlib import import_module
 
 from kbroker.errors import ProtocolError
+from kbroker.protocol.apis import module_name
 from kbroker.protocol.fields import Message, VersionRange
 
 
@@ -275,6 +276,6 @@ def _load(api_key: int, kind: str) -> type[Message]:
     key = _KNOWN.get(api_key)
     if key is None:
         raise ProtocolError(f"unknown API key {api_key}")
-    module = import_module(f"kbroker.protocol.apis.k{api_key:02d}_{key.name.lower()}")
+    module = import_module(module_name(api_key, key.name.lower()))
     found: type[Message] = getattr(module, key.title + kind)
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 from struct import Struct
 
 from kbroker.protocol.api_keys import ApiKey, request_class, response_class
-from kbroker.protocol.apis.k18_api_versions import ApiVersionsResponse
+from kbroker.protocol.apis.cluster.k18_api_versions import ApiVersionsResponse
 from kbroker.protocol.compiler import decode, decode_whole, encode, encode_parts, encode_pieces
 from kbroker.protocol.fields import Bytes, Message
 from kbroker.protocol.headers import (

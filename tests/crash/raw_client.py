@@ -10,24 +10,24 @@ from collections.abc import Iterable
 from typing import Any
 
 from kbroker._fast.records.records import BatchHeader, iter_batches
-from kbroker.protocol.apis.k00_produce import (
+from kbroker.protocol.apis.cluster.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
+from kbroker.protocol.apis.configs.k32_describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from kbroker.protocol.apis.groups.k08_offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from kbroker.protocol.apis.groups.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from kbroker.protocol.apis.records.k00_produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     TopicProduceData,
 )
-from kbroker.protocol.apis.k01_fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
-from kbroker.protocol.apis.k02_list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
-from kbroker.protocol.apis.k08_offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
-from kbroker.protocol.apis.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
-from kbroker.protocol.apis.k19_create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from kbroker.protocol.apis.k22_init_producer_id import InitProducerIdRequest
-from kbroker.protocol.apis.k32_describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from kbroker.protocol.apis.records.k01_fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from kbroker.protocol.apis.records.k02_list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kbroker.protocol.apis.topics.k19_create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from kbroker.protocol.apis.transactions.k22_init_producer_id import InitProducerIdRequest
 from kbroker.protocol.codec import decode_response_frame, encode_request_frame
 from kbroker.protocol.fields import Message
 

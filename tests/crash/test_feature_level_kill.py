@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kbroker._fast.records.records import build_batch, iter_records
-from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest
-from kbroker.protocol.apis.k57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from kbroker.protocol.apis.cluster.k18_api_versions import ApiVersionsRequest
+from kbroker.protocol.apis.cluster.k57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from tests.crash.fault_proxy import Fault, FaultProxy, Strike
 from tests.crash.raw_client import batches_of
 from tests.crash.small_broker import connect, in_s3, small_broker

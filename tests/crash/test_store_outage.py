@@ -14,7 +14,7 @@ import pytest
 from kbroker._fast.records.records import build_batch
 from kbroker.app.stopping import EXIT_SUPERSEDED
 from kbroker.errors import ErrorCode
-from kbroker.protocol.apis.k19_create_topics import CreatableTopic, CreateTopicsRequest
+from kbroker.protocol.apis.topics.k19_create_topics import CreatableTopic, CreateTopicsRequest
 from tests.crash.checker import PARTITIONS, TOPIC, check_all
 from tests.crash.fault_proxy import Fault, FaultProxy, Strike
 from tests.crash.ledger import Ledger

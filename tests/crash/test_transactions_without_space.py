@@ -10,13 +10,16 @@ import pytest
 
 from kbroker._fast.records.records import build_batch, iter_batches, iter_records
 from kbroker.errors import ErrorCode
-from kbroker.protocol.apis.k00_produce import ProduceRequest
-from kbroker.protocol.apis.k01_fetch import FetchRequest
-from kbroker.protocol.apis.k02_list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from kbroker.protocol.apis.k22_init_producer_id import InitProducerIdRequest
-from kbroker.protocol.apis.k24_add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
-from kbroker.protocol.apis.k26_end_txn import EndTxnRequest
-from kbroker.protocol.apis.k65_describe_transactions import DescribeTransactionsRequest
+from kbroker.protocol.apis.records.k00_produce import ProduceRequest
+from kbroker.protocol.apis.records.k01_fetch import FetchRequest
+from kbroker.protocol.apis.records.k02_list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kbroker.protocol.apis.transactions.k22_init_producer_id import InitProducerIdRequest
+from kbroker.protocol.apis.transactions.k24_add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+)
+from kbroker.protocol.apis.transactions.k26_end_txn import EndTxnRequest
+from kbroker.protocol.apis.transactions.k65_describe_transactions import DescribeTransactionsRequest
 from tests.crash.fault_proxy import FaultProxy
 from tests.crash.raw_client import LATEST, RawClient, fetch_request, produce_request
 from tests.crash.small_broker import connect

@@ -20,13 +20,13 @@ from kbroker.client.connection import ClientConnection
 from kbroker.cluster.broker_config_table import BROKER_CONFIGS, DYNAMIC
 from kbroker.cluster.client_metrics import CLIENT_METRICS_CONFIGS
 from kbroker.cluster.group_configs import GROUP_CONFIGS
-from kbroker.protocol.apis.k19_create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from kbroker.protocol.apis.k32_describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from kbroker.protocol.apis.k44_incremental_alter_configs import (
+from kbroker.protocol.apis.configs.k32_describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from kbroker.protocol.apis.configs.k44_incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from kbroker.protocol.apis.topics.k19_create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from kbroker.topic_config import TOPIC_CONFIGS, ConfigDef, ConfigType
 
 ANSWERS = Path(__file__).with_name("config_spellings.json")

@@ -8,7 +8,7 @@ from collections import Counter
 
 from kbroker._fast.base.crc32c import crc32c
 from kbroker._fast.records.records import build_batch
-from kbroker.protocol.apis.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kbroker.protocol.apis.records.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kbroker.protocol.codec import encode_request_frame
 
 DEPTH = 400  # requests without answer

@@ -10,7 +10,7 @@ from broker_process import BrokerProcess
 
 from kbroker.app.kafka_settings import KAFKA_DEFAULTS
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kbroker.protocol.apis.cluster.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kbroker.protocol.codec import decode_response_frame, encode_request_frame
 from kbroker.protocol.fields import Message
 

@@ -12,7 +12,7 @@ from kbroker.client.cluster_client import ClusterClient
 from kbroker.pipeline.broker_tail import BrokerTail
 from kbroker.pipeline.sink.job import start_batch, start_stream
 from kbroker.pipeline.sink.task import Job, Task, Written, write_rows
-from kbroker.protocol.apis.k66_list_transactions import ListTransactionsRequest
+from kbroker.protocol.apis.transactions.k66_list_transactions import ListTransactionsRequest
 
 FIELDS = [("key", "string"), ("value", "binary")]
 

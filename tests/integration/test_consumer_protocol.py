@@ -22,7 +22,7 @@ from test_client_confluent import CLIENT, QUIET
 from test_groups_clients import PARTITIONS, Member, group_topic, numbered
 
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.apis.k44_incremental_alter_configs import (
+from kbroker.protocol.apis.configs.k44_incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,

@@ -21,7 +21,7 @@ from kbroker._fast.records.compression import CODECS, compress
 from kbroker._fast.records.records import build_batch, seal
 from kbroker.app.memory import PROCESS_BYTES, divide
 from kbroker.errors import ErrorCode
-from kbroker.protocol.apis.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kbroker.protocol.apis.records.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kbroker.protocol.codec import decode_response_frame, encode_request_frame
 from tests.crash.small_broker import free_port
 from tests.integration.broker_process import BrokerProcess

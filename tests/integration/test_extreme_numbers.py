@@ -17,36 +17,16 @@ from kbroker._fast.records.records import build_batch
 from kbroker.app.kafka_settings import KAFKA_LONGS
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.apis import (
-    k00_produce as k00,
-)
-from kbroker.protocol.apis import (
-    k01_fetch as k01,
-)
-from kbroker.protocol.apis import (
-    k02_list_offsets as k02,
-)
-from kbroker.protocol.apis import (
-    k08_offset_commit as k08,
-)
-from kbroker.protocol.apis import (
-    k09_offset_fetch as k09,
-)
-from kbroker.protocol.apis import (
-    k11_join_group as k11,
-)
-from kbroker.protocol.apis import (
-    k19_create_topics as k19,
-)
-from kbroker.protocol.apis import (
-    k21_delete_records as k21,
-)
-from kbroker.protocol.apis import (
-    k22_init_producer_id as k22,
-)
-from kbroker.protocol.apis import (
-    k68_consumer_group_heartbeat as k68,
-)
+from kbroker.protocol.apis.groups import k08_offset_commit as k08
+from kbroker.protocol.apis.groups import k09_offset_fetch as k09
+from kbroker.protocol.apis.groups import k11_join_group as k11
+from kbroker.protocol.apis.groups import k68_consumer_group_heartbeat as k68
+from kbroker.protocol.apis.records import k00_produce as k00
+from kbroker.protocol.apis.records import k01_fetch as k01
+from kbroker.protocol.apis.records import k02_list_offsets as k02
+from kbroker.protocol.apis.records import k21_delete_records as k21
+from kbroker.protocol.apis.topics import k19_create_topics as k19
+from kbroker.protocol.apis.transactions import k22_init_producer_id as k22
 
 pytestmark = pytest.mark.timeout(180)
 INT64, INT32 = 2**63 - 1, 2**31 - 1

@@ -13,7 +13,7 @@ from conftest import ON_A_FOLDER, require
 from served_apis import api_versions
 
 from bench.e2e.servers import Kafka
-from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kbroker.protocol.apis.cluster.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kbroker.protocol.codec import decode_response_frame, encode_request_frame
 
 pytestmark = [pytest.mark.java, ON_A_FOLDER]

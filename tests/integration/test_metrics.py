@@ -25,9 +25,9 @@ from kbroker.admin.metrics.tables import TABLES
 from kbroker.client.cluster_client import ClusterClient
 from kbroker.cluster.config_changes import ResourceType
 from kbroker.limits import MERGE_FAN_IN, MIB
-from kbroker.protocol.apis.k33_alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
-from kbroker.protocol.apis.k71_get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest
-from kbroker.protocol.apis.k72_push_telemetry import PushTelemetryRequest
+from kbroker.protocol.apis.cluster.k71_get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest
+from kbroker.protocol.apis.cluster.k72_push_telemetry import PushTelemetryRequest
+from kbroker.protocol.apis.configs.k33_alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
 from tests.crash.fault_proxy import Fault, FaultProxy, Strike
 from tests.crash.small_broker import free_port, in_s3
 from tests.integration.broker_process import BrokerProcess

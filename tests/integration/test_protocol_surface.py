@@ -19,8 +19,8 @@ from workload import Message, spread
 
 from kbroker._fast.records.records import build_batch
 from kbroker.protocol.api_keys import FLEXIBLE_FROM, SERVED, TELEMETRY, ApiKey, request_class
-from kbroker.protocol.apis.k00_produce import ProduceRequest
-from kbroker.protocol.apis.k01_fetch import FetchPartition, FetchRequest, FetchTopic
+from kbroker.protocol.apis.records.k00_produce import ProduceRequest
+from kbroker.protocol.apis.records.k01_fetch import FetchPartition, FetchRequest, FetchTopic
 from kbroker.protocol.codec import decode_response_frame, encode_request_frame
 from kbroker.protocol.fields import Struct
 from tests.reference.protocol_values import random_message

@@ -17,8 +17,8 @@ from kbroker._fast.records.records import build_batch
 from kbroker.admin.metrics import connections, requests, topics
 from kbroker.client.connection import ClientConnection
 from kbroker.errors import ErrorCode, ProtocolError
-from kbroker.protocol.apis.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from kbroker.protocol.apis.k01_fetch import FetchPartition, FetchRequest, FetchTopic
+from kbroker.protocol.apis.records.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kbroker.protocol.apis.records.k01_fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.crash.fault_proxy import Fault, FaultProxy, Strike
 from tests.crash.small_broker import free_port
 from tests.integration.broker_process import BrokerProcess

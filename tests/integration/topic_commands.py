@@ -11,7 +11,7 @@ from typing import Any
 
 from kbroker._fast.records.records import build_batch
 from kbroker.client.cluster_client import ClusterClient
-from kbroker.protocol.apis.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kbroker.protocol.apis.records.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 TIMEOUT_SECONDS = 120
 PRODUCE_BY_NAME = 11  # before transactions take up partitions by themselves

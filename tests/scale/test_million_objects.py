@@ -19,7 +19,7 @@ from kbroker.background.merge_choice import MergeChoice
 from kbroker.background.retention import WAITING_MAX, Retention
 from kbroker.clock import ManualClock, SystemClock
 from kbroker.limits import MIB
-from kbroker.protocol.apis.k35_describe_log_dirs import DescribeLogDirsRequest
+from kbroker.protocol.apis.cluster.k35_describe_log_dirs import DescribeLogDirsRequest
 from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.ledger.ownership import claim, claim_at

@@ -8,22 +8,22 @@ from typing import Any
 from kbroker.cli.failure import check, reason
 from kbroker.cli.group.scope import by_topic
 from kbroker.client.cluster_client import ClusterClient, CoordinatorKind, TopicPartition
-from kbroker.protocol.apis.k08_offset_commit import (
+from kbroker.protocol.apis.groups.k08_offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from kbroker.protocol.apis.k47_offset_delete import (
+from kbroker.protocol.apis.groups.k47_offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from kbroker.protocol.apis.k91_alter_share_group_offsets import (
+from kbroker.protocol.apis.share_groups.k91_alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsRequestPartition,
     AlterShareGroupOffsetsRequestTopic,
 )
-from kbroker.protocol.apis.k92_delete_share_group_offsets import (
+from kbroker.protocol.apis.share_groups.k92_delete_share_group_offsets import (
     DeleteShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsRequestTopic,
 )

@@ -12,7 +12,7 @@ from kbroker.cli.group.groups import in_requests, list_groups
 from kbroker.cli.session import Session, with_session
 from kbroker.client.cluster_client import Answer, CoordinatorKind
 from kbroker.errors import ErrorCode
-from kbroker.protocol.apis.k42_delete_groups import DeleteGroupsRequest
+from kbroker.protocol.apis.groups.k42_delete_groups import DeleteGroupsRequest
 from kbroker.protocol.fields import Message
 
 

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from kbroker.cli.failure import CommandFailed, check, unknown
 from kbroker.client.cluster_client import ClusterClient, CoordinatorKind, TopicPartition
 from kbroker.errors import ErrorCode, ProtocolError
-from kbroker.protocol.apis.k15_describe_groups import DescribeGroupsRequest
-from kbroker.protocol.apis.k16_list_groups import ListGroupsRequest
-from kbroker.protocol.apis.k69_consumer_group_describe import ConsumerGroupDescribeRequest
-from kbroker.protocol.apis.k77_share_group_describe import ShareGroupDescribeRequest
+from kbroker.protocol.apis.groups.k15_describe_groups import DescribeGroupsRequest
+from kbroker.protocol.apis.groups.k16_list_groups import ListGroupsRequest
+from kbroker.protocol.apis.groups.k69_consumer_group_describe import ConsumerGroupDescribeRequest
+from kbroker.protocol.apis.share_groups.k77_share_group_describe import ShareGroupDescribeRequest
 from kbroker.protocol.fields import Bytes, Message
 from kbroker.protocol.records import ConsumerProtocolAssignment, decode_consumer_protocol
 

@@ -10,7 +10,7 @@ from kbroker._fast.records.records import iter_batches, iter_records
 from kbroker.client.cluster_client import Answer, ClusterClient, TopicPartition
 from kbroker.errors import ErrorCode
 from kbroker.limits import MIB
-from kbroker.protocol.apis.k01_fetch import FetchPartition, FetchRequest, FetchTopic
+from kbroker.protocol.apis.records.k01_fetch import FetchPartition, FetchRequest, FetchTopic
 from kbroker.protocol.fields import Bytes, Message
 
 FETCH_NEWEST = 12  # the last with topics by name

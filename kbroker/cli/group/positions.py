@@ -10,10 +10,10 @@ from kbroker.cli.failure import check
 from kbroker.cli.group.groups import SHARE, ListedGroup, in_requests
 from kbroker.client.cluster_client import ClusterClient, CoordinatorKind, TopicPartition
 from kbroker.errors import ErrorCode
-from kbroker.protocol.apis.k02_list_offsets import LATEST
-from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataRequestTopic
-from kbroker.protocol.apis.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from kbroker.protocol.apis.k90_describe_share_group_offsets import (
+from kbroker.protocol.apis.cluster.k03_metadata import MetadataRequest, MetadataRequestTopic
+from kbroker.protocol.apis.groups.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from kbroker.protocol.apis.records.k02_list_offsets import LATEST
+from kbroker.protocol.apis.share_groups.k90_describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsRequestGroup,
 )

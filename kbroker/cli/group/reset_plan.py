@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from kbroker.cli.failure import CommandFailed, check
 from kbroker.client.cluster_client import ClusterClient, TopicPartition
-from kbroker.protocol.apis.k02_list_offsets import EARLIEST, LATEST
+from kbroker.protocol.apis.records.k02_list_offsets import EARLIEST, LATEST
 
 Offsets = Mapping[TopicPartition, int]
 

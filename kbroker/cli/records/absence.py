@@ -10,8 +10,8 @@ from kbroker.cli.client_properties import ClientProperties
 from kbroker.cli.failure import check, reason
 from kbroker.client.cluster_client import RETRIABLE, ClientError, ClusterClient, Timeouts
 from kbroker.clock import Clock
-from kbroker.protocol.apis.k02_list_offsets import LATEST
-from kbroker.protocol.apis.k03_metadata import MetadataRequest
+from kbroker.protocol.apis.cluster.k03_metadata import MetadataRequest
+from kbroker.protocol.apis.records.k02_list_offsets import LATEST
 from kbroker.retry_policy import RetryPolicy
 
 SILENCE_S = 2.0  # after which the cluster is asked whether it is there

@@ -25,7 +25,7 @@ from kbroker.cli.session import Session, with_session
 from kbroker.client.cluster_client import ClusterClient
 from kbroker.clock import SystemClock
 from kbroker.option_values import ConfigError
-from kbroker.protocol.apis.k02_list_offsets import EARLIEST, LATEST
+from kbroker.protocol.apis.records.k02_list_offsets import EARLIEST, LATEST
 
 RENDERING_NAMES = click.Choice(list(RENDERINGS))
 

@@ -9,7 +9,7 @@ from kbroker.cli.failure import check, unknown
 from kbroker.cli.output import show_count
 from kbroker.client.cluster_client import ClusterClient
 from kbroker.errors import ErrorCode
-from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataRequestTopic
+from kbroker.protocol.apis.cluster.k03_metadata import MetadataRequest, MetadataRequestTopic
 from kbroker.retry_policy import RetryPolicy
 
 CREATION = RetryPolicy(3.0, wait_max_s=0.5)  # Apache Kafka answers before an automatic creation is done

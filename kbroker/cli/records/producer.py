@@ -17,8 +17,13 @@ from kbroker.cli.records.partitions import Topics
 from kbroker.client.cluster_client import RETRIABLE, ClusterClient, TopicPartition
 from kbroker.clock import Clock
 from kbroker.errors import ErrorCode
-from kbroker.protocol.apis.k00_produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from kbroker.protocol.apis.k22_init_producer_id import InitProducerIdRequest
+from kbroker.protocol.apis.records.k00_produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from kbroker.protocol.apis.transactions.k22_init_producer_id import InitProducerIdRequest
 from kbroker.protocol.partitioner import partition_of
 
 ACKS_ALL = -1

@@ -10,7 +10,7 @@ from kbroker.cli.failure import check
 from kbroker.cli.times import parse_time
 from kbroker.client.cluster_client import ClusterClient
 from kbroker.option_values import ConfigError
-from kbroker.protocol.apis.k02_list_offsets import EARLIEST, LATEST
+from kbroker.protocol.apis.records.k02_list_offsets import EARLIEST, LATEST
 
 NAMES = {"earliest": EARLIEST, "beginning": EARLIEST, "start": EARLIEST, "latest": LATEST, "end": LATEST}
 EXPECTED = "earliest, latest, N, -N (before the end) or @TIME"

@@ -14,9 +14,9 @@ from kbroker.cli.output import show_count
 from kbroker.cli.resource_configs import alter_configs, nearest_config
 from kbroker.cli.session import Session, with_session
 from kbroker.errors import ErrorCode
-from kbroker.protocol.apis.k19_create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from kbroker.protocol.apis.k20_delete_topics import DeleteTopicsRequest, DeleteTopicState
-from kbroker.protocol.apis.k37_create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from kbroker.protocol.apis.topics.k19_create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from kbroker.protocol.apis.topics.k20_delete_topics import DeleteTopicsRequest, DeleteTopicState
+from kbroker.protocol.apis.topics.k37_create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from kbroker.topic_config import TOPIC_CONFIGS
 
 TIMEOUT_MS = 30_000

@@ -17,8 +17,8 @@ from kbroker.cli.resource_configs import describe_configs, topic_config
 from kbroker.cli.session import Session, with_session
 from kbroker.cli.topic.partition_facts import PartitionFacts
 from kbroker.client.cluster_client import DEBUGGING, NO_NODE, TopicPartition
-from kbroker.protocol.apis.k02_list_offsets import EARLIEST, LATEST
-from kbroker.protocol.apis.k03_metadata import MetadataResponseTopic
+from kbroker.protocol.apis.cluster.k03_metadata import MetadataResponseTopic
+from kbroker.protocol.apis.records.k02_list_offsets import EARLIEST, LATEST
 
 TOPICS = (
     Column("topic", "TOPIC"),

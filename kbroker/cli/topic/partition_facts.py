@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from kbroker.cli.existing_topics import led_partitions
 from kbroker.cli.failure import reason
 from kbroker.client.cluster_client import CONSUMER, ClusterClient, TopicPartition
-from kbroker.protocol.apis.k02_list_offsets import MAX_TIMESTAMP
-from kbroker.protocol.apis.k03_metadata import MetadataResponseTopic
-from kbroker.protocol.apis.k35_describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from kbroker.protocol.apis.cluster.k03_metadata import MetadataResponseTopic
+from kbroker.protocol.apis.cluster.k35_describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from kbroker.protocol.apis.records.k02_list_offsets import MAX_TIMESTAMP
 
 
 class Size(NamedTuple):

@@ -18,8 +18,12 @@ from kbroker.client.cluster_client import ClusterClient, TopicPartition
 from kbroker.clock import SystemClock
 from kbroker.errors import ErrorCode
 from kbroker.option_values import ConfigError
-from kbroker.protocol.apis.k02_list_offsets import EARLIEST, LATEST
-from kbroker.protocol.apis.k21_delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from kbroker.protocol.apis.records.k02_list_offsets import EARLIEST, LATEST
+from kbroker.protocol.apis.records.k21_delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 
 TIMEOUT_MS = 30_000
 END = "latest"

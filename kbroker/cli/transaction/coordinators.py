@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from kbroker.cli.failure import CommandFailed, check, unknown
 from kbroker.client.cluster_client import ClusterClient, CoordinatorKind
 from kbroker.errors import ErrorCode
-from kbroker.protocol.apis.k65_describe_transactions import DescribeTransactionsRequest, TransactionState
-from kbroker.protocol.apis.k66_list_transactions import ListTransactionsRequest
-from kbroker.protocol.apis.k66_list_transactions import TransactionState as ListedTransaction
+from kbroker.protocol.apis.transactions.k65_describe_transactions import DescribeTransactionsRequest, TransactionState
+from kbroker.protocol.apis.transactions.k66_list_transactions import ListTransactionsRequest
+from kbroker.protocol.apis.transactions.k66_list_transactions import TransactionState as ListedTransaction
 
 
 def listed_transactions(client: ClusterClient, request: ListTransactionsRequest) -> list[tuple[int, ListedTransaction]]:

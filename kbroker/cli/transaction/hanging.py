@@ -18,7 +18,7 @@ from kbroker.cli.transaction.producers import OpenTransaction, hanging, opened, 
 from kbroker.client.cluster_client import ClusterClient, TopicPartition
 from kbroker.clock import SystemClock
 from kbroker.option_values import ConfigError
-from kbroker.protocol.apis.k27_write_txn_markers import (
+from kbroker.protocol.apis.transactions.k27_write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,

@@ -17,8 +17,8 @@ from kbroker.cli.transaction.producers import producers
 from kbroker.client.cluster_client import CoordinatorKind
 from kbroker.clock import SystemClock
 from kbroker.option_values import ConfigError
-from kbroker.protocol.apis.k10_find_coordinator import FindCoordinatorRequest
-from kbroker.protocol.apis.k66_list_transactions import ListTransactionsRequest
+from kbroker.protocol.apis.groups.k10_find_coordinator import FindCoordinatorRequest
+from kbroker.protocol.apis.transactions.k66_list_transactions import ListTransactionsRequest
 
 STATES = (
     "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "PrepareEpochFence", "Dead",

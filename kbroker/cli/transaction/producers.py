@@ -9,8 +9,12 @@ from kbroker.cli.failure import check
 from kbroker.cli.transaction.coordinators import open_transactions
 from kbroker.client.cluster_client import ClusterClient, TopicPartition
 from kbroker.clock import SystemClock
-from kbroker.protocol.apis.k61_describe_producers import DescribeProducersRequest, ProducerState, TopicRequest
-from kbroker.protocol.apis.k65_describe_transactions import TransactionState
+from kbroker.protocol.apis.transactions.k61_describe_producers import (
+    DescribeProducersRequest,
+    ProducerState,
+    TopicRequest,
+)
+from kbroker.protocol.apis.transactions.k65_describe_transactions import TransactionState
 
 
 class OpenTransaction(NamedTuple):

@@ -16,8 +16,8 @@ from kbroker.coordinator.group.share.offsets import delete_group
 from kbroker.coordinator.group.table import EMPTY, Group, GroupTable
 from kbroker.coordinator.runtime.result import Result
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.protocol.apis.k15_describe_groups import DescribedGroup, DescribedGroupMember
-from kbroker.protocol.apis.k16_list_groups import ListedGroup
+from kbroker.protocol.apis.groups.k15_describe_groups import DescribedGroup, DescribedGroupMember
+from kbroker.protocol.apis.groups.k16_list_groups import ListedGroup
 
 
 def list_groups(shard: GroupTable, states: frozenset[str], types: frozenset[str]) -> Result:

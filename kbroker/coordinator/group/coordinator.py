@@ -51,19 +51,19 @@ from kbroker.coordinator.share_state.store import ShareStateStore
 from kbroker.errors import ErrorCode
 from kbroker.futures import map_future
 from kbroker.log.internal_log import InternalLog
-from kbroker.protocol.apis.k11_join_group import JoinGroupResponse
-from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
-from kbroker.protocol.apis.k13_leave_group import LeaveGroupResponse
-from kbroker.protocol.apis.k14_sync_group import SyncGroupRequest, SyncGroupResponse
-from kbroker.protocol.apis.k15_describe_groups import DescribedGroup
-from kbroker.protocol.apis.k16_list_groups import ListedGroup
-from kbroker.protocol.apis.k68_consumer_group_heartbeat import (
+from kbroker.protocol.apis.groups.k11_join_group import JoinGroupResponse
+from kbroker.protocol.apis.groups.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
+from kbroker.protocol.apis.groups.k13_leave_group import LeaveGroupResponse
+from kbroker.protocol.apis.groups.k14_sync_group import SyncGroupRequest, SyncGroupResponse
+from kbroker.protocol.apis.groups.k15_describe_groups import DescribedGroup
+from kbroker.protocol.apis.groups.k16_list_groups import ListedGroup
+from kbroker.protocol.apis.groups.k68_consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-from kbroker.protocol.apis.k69_consumer_group_describe import DescribedGroup as DescribedConsumerGroup
-from kbroker.protocol.apis.k76_share_group_heartbeat import ShareGroupHeartbeatResponse
-from kbroker.protocol.apis.k77_share_group_describe import DescribedGroup as DescribedShareGroup
+from kbroker.protocol.apis.groups.k69_consumer_group_describe import DescribedGroup as DescribedConsumerGroup
+from kbroker.protocol.apis.share_groups.k76_share_group_heartbeat import ShareGroupHeartbeatResponse
+from kbroker.protocol.apis.share_groups.k77_share_group_describe import DescribedGroup as DescribedShareGroup
 
 
 class GroupCoordinator:

@@ -28,9 +28,9 @@ from kbroker.coordinator.runtime.event_loop import Timer
 from kbroker.coordinator.runtime.result import Operation, Result
 from kbroker.coordinator.runtime.shard import Scheduler
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest
-from kbroker.protocol.apis.k13_leave_group import LeaveGroupResponse, MemberResponse
-from kbroker.protocol.apis.k14_sync_group import SyncGroupRequest
+from kbroker.protocol.apis.groups.k12_heartbeat import HeartbeatRequest
+from kbroker.protocol.apis.groups.k13_leave_group import LeaveGroupResponse, MemberResponse
+from kbroker.protocol.apis.groups.k14_sync_group import SyncGroupRequest
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from kbroker.coordinator.transaction.records import by_topic
 from kbroker.coordinator.transaction.shard import TransactionShard
 from kbroker.coordinator.transaction.state import Transaction, TransactionState
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.protocol.apis import k65_describe_transactions as k65
-from kbroker.protocol.apis import k66_list_transactions as k66
+from kbroker.protocol.apis.transactions import k65_describe_transactions as k65
+from kbroker.protocol.apis.transactions import k66_list_transactions as k66
 
 STATE_BY_TITLE = {state.title: state for state in TransactionState}
 

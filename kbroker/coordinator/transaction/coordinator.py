@@ -29,8 +29,8 @@ from kbroker.coordinator.transaction.state import ProducerIdentity, TopicPartiti
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.futures import completed
 from kbroker.log.internal_log import InternalLog
-from kbroker.protocol.apis import k65_describe_transactions as k65
-from kbroker.protocol.apis import k66_list_transactions as k66
+from kbroker.protocol.apis.transactions import k65_describe_transactions as k65
+from kbroker.protocol.apis.transactions import k66_list_transactions as k66
 
 Run = Callable[[TransactionShard], Result]
 

@@ -14,15 +14,18 @@ from kbroker._fast.records.records import build_batch
 from kbroker.client.connection import ClientConnection
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.pipeline.broker_tail import BrokerError
-from kbroker.protocol.apis.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataRequestTopic
-from kbroker.protocol.apis.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
-from kbroker.protocol.apis.k10_find_coordinator import FindCoordinatorRequest
-from kbroker.protocol.apis.k22_init_producer_id import InitProducerIdRequest
-from kbroker.protocol.apis.k24_add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
-from kbroker.protocol.apis.k25_add_offsets_to_txn import AddOffsetsToTxnRequest
-from kbroker.protocol.apis.k26_end_txn import EndTxnRequest
-from kbroker.protocol.apis.k28_txn_offset_commit import (
+from kbroker.protocol.apis.cluster.k03_metadata import MetadataRequest, MetadataRequestTopic
+from kbroker.protocol.apis.groups.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from kbroker.protocol.apis.groups.k10_find_coordinator import FindCoordinatorRequest
+from kbroker.protocol.apis.records.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kbroker.protocol.apis.transactions.k22_init_producer_id import InitProducerIdRequest
+from kbroker.protocol.apis.transactions.k24_add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+)
+from kbroker.protocol.apis.transactions.k25_add_offsets_to_txn import AddOffsetsToTxnRequest
+from kbroker.protocol.apis.transactions.k26_end_txn import EndTxnRequest
+from kbroker.protocol.apis.transactions.k28_txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,

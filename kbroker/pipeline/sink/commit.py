@@ -15,7 +15,7 @@ from kbroker.pipeline.sink.errors import SinkError
 from kbroker.pipeline.sink.options import SinkOptions
 from kbroker.pipeline.sink.task import Written, ids_of, transactional_id
 from kbroker.pipeline.sink.transactions import COMMITTED, COMMITTING, ONGOING, OpenTransaction, Transactions
-from kbroker.protocol.apis.k65_describe_transactions import TransactionState
+from kbroker.protocol.apis.transactions.k65_describe_transactions import TransactionState
 
 COMMIT_MS = 30_000  # that a transaction must have left when its commit is decided
 

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 from kbroker.client.cluster_client import ClusterClient, CoordinatorKind
 from kbroker.errors import ErrorCode, error_name
 from kbroker.pipeline.sink.errors import SinkError
-from kbroker.protocol.apis.k08_offset_commit import (
+from kbroker.protocol.apis.groups.k08_offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from kbroker.protocol.apis.k09_offset_fetch import OffsetFetchRequest
-from kbroker.protocol.apis.k42_delete_groups import DeleteGroupsRequest
+from kbroker.protocol.apis.groups.k09_offset_fetch import OffsetFetchRequest
+from kbroker.protocol.apis.groups.k42_delete_groups import DeleteGroupsRequest
 
 GROUP_PREFIX = "kbroker-spark-"
 PARTITION = 0

@@ -15,10 +15,10 @@ from kbroker.client.cluster_client import ClientError, ClusterClient, Coordinato
 from kbroker.errors import ErrorCode, error_name
 from kbroker.pipeline.sink.errors import SinkError
 from kbroker.pipeline.sink.options import SinkOptions
-from kbroker.protocol.apis.k22_init_producer_id import InitProducerIdRequest
-from kbroker.protocol.apis.k26_end_txn import EndTxnRequest
-from kbroker.protocol.apis.k65_describe_transactions import DescribeTransactionsRequest, TransactionState
-from kbroker.protocol.apis.k66_list_transactions import ListTransactionsRequest
+from kbroker.protocol.apis.transactions.k22_init_producer_id import InitProducerIdRequest
+from kbroker.protocol.apis.transactions.k26_end_txn import EndTxnRequest
+from kbroker.protocol.apis.transactions.k65_describe_transactions import DescribeTransactionsRequest, TransactionState
+from kbroker.protocol.apis.transactions.k66_list_transactions import ListTransactionsRequest
 from kbroker.protocol.fields import Message
 from kbroker.retry_policy import RetryPolicy
 

@@ -24,7 +24,7 @@ LOADED_LATER = (
     "kbroker.background.compaction",
     "kbroker.background.compaction_cleaner",
     "kbroker.background.retention",
-    "kbroker.protocol.apis.k03_metadata",
+    "kbroker.protocol.apis.cluster.k03_metadata",
     "kbroker.protocol.records",
     "kbroker.share",
     "kbroker.storage.flush.flusher",

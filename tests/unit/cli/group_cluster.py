@@ -10,10 +10,8 @@ from typing import Any
 from kbroker._fast.records.records import build_batch
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import SERVED, SERVED_WITH_SHARE_GROUPS, ApiKey
-from kbroker.protocol.apis import (
-    k01_fetch,
-    k02_list_offsets,
-    k03_metadata,
+from kbroker.protocol.apis.cluster import k03_metadata
+from kbroker.protocol.apis.groups import (
     k08_offset_commit,
     k09_offset_fetch,
     k10_find_coordinator,
@@ -22,6 +20,9 @@ from kbroker.protocol.apis import (
     k42_delete_groups,
     k47_offset_delete,
     k69_consumer_group_describe,
+)
+from kbroker.protocol.apis.records import k01_fetch, k02_list_offsets
+from kbroker.protocol.apis.share_groups import (
     k77_share_group_describe,
     k90_describe_share_group_offsets,
     k91_alter_share_group_offsets,

@@ -10,8 +10,8 @@ from click.shell_completion import CompletionItem, get_completion_class
 from click.testing import CliRunner
 
 from kbroker.cli.main import cli
-from kbroker.protocol.apis.k03_metadata import MetadataResponseTopic
-from kbroker.protocol.apis.k16_list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from kbroker.protocol.apis.cluster.k03_metadata import MetadataResponseTopic
+from kbroker.protocol.apis.groups.k16_list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 
 def offered(line: str, incomplete: str = "") -> list[CompletionItem]:

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from kbroker.cli.main import cli
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.apis.k32_describe_configs import DescribeConfigsResourceResult, DescribeConfigsSynonym
+from kbroker.protocol.apis.configs.k32_describe_configs import DescribeConfigsResourceResult, DescribeConfigsSynonym
 from tests.unit.cli.topic_cluster import Log, TopicCluster, topic_cluster
 
 TOPIC, BROKER, GROUP = 2, 4, 32

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from kbroker.cli.main import cli
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.apis.k32_describe_configs import DescribeConfigsResourceResult
+from kbroker.protocol.apis.configs.k32_describe_configs import DescribeConfigsResourceResult
 from tests.unit.cli.topic_cluster import Log, TopicCluster, topic_cluster
 
 TOPIC_RESOURCE = 2

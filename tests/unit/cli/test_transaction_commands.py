@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 
 from kbroker.cli.main import cli
 from kbroker.clock import SystemClock
-from kbroker.protocol.apis.k61_describe_producers import ProducerState
-from kbroker.protocol.apis.k65_describe_transactions import TopicData, TransactionState
+from kbroker.protocol.apis.transactions.k61_describe_producers import ProducerState
+from kbroker.protocol.apis.transactions.k65_describe_transactions import TopicData, TransactionState
 from tests.unit.cli.topic_cluster import Log, TopicCluster, topic_cluster
 
 HOUR_MS = 3_600_000

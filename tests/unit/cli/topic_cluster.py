@@ -9,16 +9,13 @@ from typing import Any
 
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import SERVED, ApiKey
-from kbroker.protocol.apis import (
-    k02_list_offsets,
-    k03_metadata,
-    k10_find_coordinator,
-    k19_create_topics,
-    k21_delete_records,
+from kbroker.protocol.apis.cluster import k03_metadata, k35_describe_log_dirs
+from kbroker.protocol.apis.configs import k32_describe_configs, k44_incremental_alter_configs
+from kbroker.protocol.apis.groups import k10_find_coordinator
+from kbroker.protocol.apis.records import k02_list_offsets, k21_delete_records
+from kbroker.protocol.apis.topics import k19_create_topics
+from kbroker.protocol.apis.transactions import (
     k27_write_txn_markers,
-    k32_describe_configs,
-    k35_describe_log_dirs,
-    k44_incremental_alter_configs,
     k61_describe_producers,
     k65_describe_transactions,
     k66_list_transactions,

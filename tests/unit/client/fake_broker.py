@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.apis.k00_produce import ProduceResponse
-from kbroker.protocol.apis.k18_api_versions import ApiVersion, ApiVersionsResponse
+from kbroker.protocol.apis.cluster.k18_api_versions import ApiVersion, ApiVersionsResponse
+from kbroker.protocol.apis.records.k00_produce import ProduceResponse
 from kbroker.protocol.codec import decode_request, encode_response_frame
 from kbroker.protocol.fields import Message
 from kbroker.protocol.headers import decode_request_header

@@ -13,20 +13,28 @@ from fake_broker import FakeBroker, Handlers
 from kbroker.client.cluster_client import ClientError, ClusterClient, CoordinatorKind
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.apis.k02_list_offsets import (
-    ListOffsetsPartitionResponse,
-    ListOffsetsResponse,
-    ListOffsetsTopicResponse,
-)
-from kbroker.protocol.apis.k03_metadata import (
+from kbroker.protocol.apis.cluster.k03_metadata import (
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from kbroker.protocol.apis.k10_find_coordinator import Coordinator, FindCoordinatorResponse
-from kbroker.protocol.apis.k19_create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
-from kbroker.protocol.apis.k42_delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from kbroker.protocol.apis.groups.k10_find_coordinator import Coordinator, FindCoordinatorResponse
+from kbroker.protocol.apis.groups.k42_delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
+from kbroker.protocol.apis.records.k02_list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from kbroker.protocol.apis.topics.k19_create_topics import (
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 from kbroker.retry_policy import RetryPolicy
 
 VERSIONS = {

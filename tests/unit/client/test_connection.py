@@ -11,8 +11,8 @@ import pytest
 from kbroker.client.connection import ClientConnection
 from kbroker.errors import ProtocolError
 from kbroker.limits import FRAME_BYTES_MAX
-from kbroker.protocol.apis.k00_produce import ProduceRequest
-from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from kbroker.protocol.apis.cluster.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from kbroker.protocol.apis.records.k00_produce import ProduceRequest
 from kbroker.protocol.codec import encode_response
 
 VERSION = 7

@@ -28,8 +28,8 @@ from kbroker.coordinator.group.share.group import ShareGroup
 from kbroker.coordinator.group.table import Group
 from kbroker.coordinator.runtime.result import ProducerStamp
 from kbroker.errors import ErrorCode
-from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest
-from kbroker.protocol.apis.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from kbroker.protocol.apis.groups.k12_heartbeat import HeartbeatRequest
+from kbroker.protocol.apis.groups.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
 RANGE = [("range", b"metadata")]
 

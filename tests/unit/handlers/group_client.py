@@ -13,13 +13,13 @@ from kbroker.errors import ErrorCode
 from kbroker.handlers import join_group, offset_commit, sync_group
 from kbroker.handlers.base import Context, RequestInfo
 from kbroker.handlers.client_telemetry import ClientTelemetry
-from kbroker.protocol.apis.k08_offset_commit import (
+from kbroker.protocol.apis.groups.k08_offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from kbroker.protocol.apis.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from kbroker.protocol.apis.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from kbroker.protocol.apis.groups.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from kbroker.protocol.apis.groups.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from kbroker.protocol.codec import decode_request, decode_response, encode_request, encode_response
 
 # Topics by name and id; only "t" has partitions, two.

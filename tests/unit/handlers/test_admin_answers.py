@@ -21,20 +21,23 @@ from kbroker.handlers import (
     sasl_authenticate,
     sasl_handshake,
 )
-from kbroker.protocol.apis.k17_sasl_handshake import SaslHandshakeRequest
-from kbroker.protocol.apis.k29_describe_acls import DescribeAclsRequest
-from kbroker.protocol.apis.k30_create_acls import AclCreation, CreateAclsRequest
-from kbroker.protocol.apis.k31_delete_acls import DeleteAclsFilter, DeleteAclsRequest
-from kbroker.protocol.apis.k36_sasl_authenticate import SaslAuthenticateRequest
-from kbroker.protocol.apis.k43_elect_leaders import ElectLeadersRequest, TopicPartitions
-from kbroker.protocol.apis.k45_alter_partition_reassignments import (
+from kbroker.protocol.apis.security.k17_sasl_handshake import SaslHandshakeRequest
+from kbroker.protocol.apis.security.k29_describe_acls import DescribeAclsRequest
+from kbroker.protocol.apis.security.k30_create_acls import AclCreation, CreateAclsRequest
+from kbroker.protocol.apis.security.k31_delete_acls import DeleteAclsFilter, DeleteAclsRequest
+from kbroker.protocol.apis.security.k36_sasl_authenticate import SaslAuthenticateRequest
+from kbroker.protocol.apis.security.k48_describe_client_quotas import ComponentData, DescribeClientQuotasRequest
+from kbroker.protocol.apis.security.k50_describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    UserName,
+)
+from kbroker.protocol.apis.topics.k43_elect_leaders import ElectLeadersRequest, TopicPartitions
+from kbroker.protocol.apis.topics.k45_alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
-from kbroker.protocol.apis.k46_list_partition_reassignments import ListPartitionReassignmentsRequest
-from kbroker.protocol.apis.k48_describe_client_quotas import ComponentData, DescribeClientQuotasRequest
-from kbroker.protocol.apis.k50_describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
+from kbroker.protocol.apis.topics.k46_list_partition_reassignments import ListPartitionReassignmentsRequest
 from tests.unit.handlers.admin_context import NODE_ID, AdminBroker
 
 

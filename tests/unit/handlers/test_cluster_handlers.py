@@ -23,15 +23,15 @@ from kbroker.handlers import (
 )
 from kbroker.handlers.features import Feature
 from kbroker.protocol.api_keys import SERVED, SERVED_WITH_SHARE_GROUPS, TELEMETRY, ApiKey
-from kbroker.protocol.apis.k10_find_coordinator import FindCoordinatorRequest
-from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest
-from kbroker.protocol.apis.k22_init_producer_id import InitProducerIdRequest
-from kbroker.protocol.apis.k44_incremental_alter_configs import (
+from kbroker.protocol.apis.cluster.k18_api_versions import ApiVersionsRequest
+from kbroker.protocol.apis.cluster.k60_describe_cluster import DescribeClusterRequest
+from kbroker.protocol.apis.configs.k44_incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from kbroker.protocol.apis.k60_describe_cluster import DescribeClusterRequest
+from kbroker.protocol.apis.groups.k10_find_coordinator import FindCoordinatorRequest
+from kbroker.protocol.apis.transactions.k22_init_producer_id import InitProducerIdRequest
 from kbroker.protocol.codec import encode_response
 from tests.unit.handlers.admin_context import CLUSTER_ID, NODE_ID, AdminBroker
 

@@ -13,10 +13,10 @@ import pytest
 from kbroker.errors import ErrorCode
 from kbroker.handlers import alter_configs, describe_configs, incremental_alter_configs, list_config_resources
 from kbroker.limits import MIB
-from kbroker.protocol.apis import k33_alter_configs as k33
-from kbroker.protocol.apis import k44_incremental_alter_configs as k44
-from kbroker.protocol.apis.k32_describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from kbroker.protocol.apis.k74_list_config_resources import ListConfigResourcesRequest
+from kbroker.protocol.apis.configs import k33_alter_configs as k33
+from kbroker.protocol.apis.configs import k44_incremental_alter_configs as k44
+from kbroker.protocol.apis.configs.k32_describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from kbroker.protocol.apis.configs.k74_list_config_resources import ListConfigResourcesRequest
 from kbroker.protocol.codec import decode_response_frame, encode_answer
 from tests.unit.handlers.admin_context import NODE_ID, AdminBroker
 

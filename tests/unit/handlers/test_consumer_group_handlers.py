@@ -6,10 +6,10 @@ import pytest
 
 from kbroker.errors import ErrorCode
 from kbroker.handlers import consumer_group_describe, consumer_group_heartbeat, describe_groups, list_groups
-from kbroker.protocol.apis.k15_describe_groups import DescribeGroupsRequest
-from kbroker.protocol.apis.k16_list_groups import ListGroupsRequest
-from kbroker.protocol.apis.k68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from kbroker.protocol.apis.k69_consumer_group_describe import ConsumerGroupDescribeRequest
+from kbroker.protocol.apis.groups.k15_describe_groups import DescribeGroupsRequest
+from kbroker.protocol.apis.groups.k16_list_groups import ListGroupsRequest
+from kbroker.protocol.apis.groups.k68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from kbroker.protocol.apis.groups.k69_consumer_group_describe import ConsumerGroupDescribeRequest
 from tests.unit.handlers.group_client import Client, versions
 
 

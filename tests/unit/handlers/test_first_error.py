@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from kbroker.handlers.first_error import first_error
 from kbroker.handlers.lazy_array import LazyArray
-from kbroker.protocol.apis.k02_list_offsets import (
+from kbroker.protocol.apis.cluster.k03_metadata import MetadataResponse, MetadataResponseTopic
+from kbroker.protocol.apis.configs.k32_describe_configs import DescribeConfigsResponse, DescribeConfigsResult
+from kbroker.protocol.apis.groups.k12_heartbeat import HeartbeatResponse
+from kbroker.protocol.apis.groups.k13_leave_group import LeaveGroupResponse, MemberResponse
+from kbroker.protocol.apis.records.k02_list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from kbroker.protocol.apis.k03_metadata import MetadataResponse, MetadataResponseTopic
-from kbroker.protocol.apis.k12_heartbeat import HeartbeatResponse
-from kbroker.protocol.apis.k13_leave_group import LeaveGroupResponse, MemberResponse
-from kbroker.protocol.apis.k24_add_partitions_to_txn import (
+from kbroker.protocol.apis.transactions.k24_add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopicResult,
 )
-from kbroker.protocol.apis.k32_describe_configs import DescribeConfigsResponse, DescribeConfigsResult
 from kbroker.protocol.codec import encode_answer
 
 

@@ -19,19 +19,19 @@ from kbroker.handlers import (
     offset_fetch,
     sync_group,
 )
-from kbroker.protocol.apis.k09_offset_fetch import (
+from kbroker.protocol.apis.groups.k09_offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
-from kbroker.protocol.apis.k10_find_coordinator import FindCoordinatorRequest
-from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest
-from kbroker.protocol.apis.k13_leave_group import LeaveGroupRequest, MemberIdentity
-from kbroker.protocol.apis.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from kbroker.protocol.apis.k15_describe_groups import DescribeGroupsRequest
-from kbroker.protocol.apis.k16_list_groups import ListGroupsRequest
-from kbroker.protocol.apis.k42_delete_groups import DeleteGroupsRequest
+from kbroker.protocol.apis.groups.k10_find_coordinator import FindCoordinatorRequest
+from kbroker.protocol.apis.groups.k12_heartbeat import HeartbeatRequest
+from kbroker.protocol.apis.groups.k13_leave_group import LeaveGroupRequest, MemberIdentity
+from kbroker.protocol.apis.groups.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from kbroker.protocol.apis.groups.k15_describe_groups import DescribeGroupsRequest
+from kbroker.protocol.apis.groups.k16_list_groups import ListGroupsRequest
+from kbroker.protocol.apis.groups.k42_delete_groups import DeleteGroupsRequest
 from tests.unit.handlers.group_client import TOPIC_NAMES, Client, topic_id, versions
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from kbroker.errors import CorruptionError, ErrorCode
 from kbroker.handlers import list_offsets, offset_for_leader_epoch
-from kbroker.protocol.apis.k02_list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from kbroker.protocol.apis.k23_offset_for_leader_epoch import (
+from kbroker.protocol.apis.records.k02_list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kbroker.protocol.apis.records.k23_offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,

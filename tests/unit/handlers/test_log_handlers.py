@@ -13,17 +13,17 @@ from kbroker.app.config import load_config
 from kbroker.app.open_cluster import broker_configs
 from kbroker.errors import ErrorCode
 from kbroker.handlers import alter_replica_log_dirs, delete_records, describe_log_dirs
-from kbroker.protocol.apis.k21_delete_records import (
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsTopic,
-)
-from kbroker.protocol.apis.k34_alter_replica_log_dirs import (
+from kbroker.protocol.apis.cluster.k34_alter_replica_log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
 )
-from kbroker.protocol.apis.k35_describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from kbroker.protocol.apis.cluster.k35_describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from kbroker.protocol.apis.records.k21_delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from tests.unit.handlers.admin_context import AdminBroker
 
 

@@ -15,8 +15,12 @@ from kbroker.cluster.image import TopicImage
 from kbroker.errors import ErrorCode
 from kbroker.handlers import describe_topic_partitions, metadata
 from kbroker.handlers.topic_bytes import FORMS_MAX, TopicBytes, encoded
-from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataRequestTopic
-from kbroker.protocol.apis.k75_describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest, TopicRequest
+from kbroker.protocol.apis.cluster.k03_metadata import MetadataRequest, MetadataRequestTopic
+from kbroker.protocol.apis.topics.k75_describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    TopicRequest,
+)
 from kbroker.protocol.codec import encode_response
 from tests.unit.handlers.admin_context import CLUSTER_ID, LEADER_EPOCH, NODE_ID, AdminBroker
 

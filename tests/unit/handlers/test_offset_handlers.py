@@ -9,21 +9,21 @@ import pytest
 
 from kbroker.errors import ErrorCode
 from kbroker.handlers import offset_commit, offset_delete, offset_fetch, txn_offset_commit
-from kbroker.protocol.apis.k09_offset_fetch import (
+from kbroker.protocol.apis.groups.k09_offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
-from kbroker.protocol.apis.k28_txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-)
-from kbroker.protocol.apis.k47_offset_delete import (
+from kbroker.protocol.apis.groups.k47_offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
+)
+from kbroker.protocol.apis.transactions.k28_txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
 )
 from tests.unit.handlers.group_client import Client, topic_id, versions
 

@@ -21,17 +21,11 @@ from kbroker.handlers import (
     share_group_describe_offsets,
     share_group_heartbeat,
 )
-from kbroker.protocol.apis import (
-    k90_describe_share_group_offsets as k90,
-)
-from kbroker.protocol.apis import (
-    k91_alter_share_group_offsets as k91,
-)
-from kbroker.protocol.apis import (
-    k92_delete_share_group_offsets as k92,
-)
-from kbroker.protocol.apis.k76_share_group_heartbeat import ShareGroupHeartbeatRequest
-from kbroker.protocol.apis.k77_share_group_describe import ShareGroupDescribeRequest
+from kbroker.protocol.apis.share_groups import k90_describe_share_group_offsets as k90
+from kbroker.protocol.apis.share_groups import k91_alter_share_group_offsets as k91
+from kbroker.protocol.apis.share_groups import k92_delete_share_group_offsets as k92
+from kbroker.protocol.apis.share_groups.k76_share_group_heartbeat import ShareGroupHeartbeatRequest
+from kbroker.protocol.apis.share_groups.k77_share_group_describe import ShareGroupDescribeRequest
 from kbroker.protocol.fields import ZERO_UUID
 from tests.unit.handlers.group_client import TOPIC_IDS, Client, ListLog, NowExecutor, versions
 

@@ -14,9 +14,9 @@ from kbroker.cluster import client_metrics
 from kbroker.cluster.config_changes import ConfigChange, ConfigOperation, Operation, ResourceType
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers import api_versions, client_telemetry, get_telemetry_subscriptions, push_telemetry
-from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest
-from kbroker.protocol.apis.k71_get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest
-from kbroker.protocol.apis.k72_push_telemetry import PushTelemetryRequest
+from kbroker.protocol.apis.cluster.k18_api_versions import ApiVersionsRequest
+from kbroker.protocol.apis.cluster.k71_get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest
+from kbroker.protocol.apis.cluster.k72_push_telemetry import PushTelemetryRequest
 from tests.unit.handlers.admin_context import AdminBroker
 
 ME = b"client instance!"

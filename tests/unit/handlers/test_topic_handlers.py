@@ -11,16 +11,16 @@ import pytest
 
 from kbroker.errors import ErrorCode
 from kbroker.handlers import create_partitions, create_topics, delete_topics, describe_configs, metadata
-from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataRequestTopic
-from kbroker.protocol.apis.k19_create_topics import (
+from kbroker.protocol.apis.cluster.k03_metadata import MetadataRequest, MetadataRequestTopic
+from kbroker.protocol.apis.configs.k32_describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from kbroker.protocol.apis.topics.k19_create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
-from kbroker.protocol.apis.k20_delete_topics import DeleteTopicsRequest, DeleteTopicState
-from kbroker.protocol.apis.k32_describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from kbroker.protocol.apis.k37_create_partitions import (
+from kbroker.protocol.apis.topics.k20_delete_topics import DeleteTopicsRequest, DeleteTopicState
+from kbroker.protocol.apis.topics.k37_create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsTopic,

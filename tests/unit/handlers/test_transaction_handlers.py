@@ -28,15 +28,15 @@ from kbroker.handlers import (
     write_txn_markers,
 )
 from kbroker.log.internal_log import InternalLog
-from kbroker.protocol.apis import k24_add_partitions_to_txn as k24
-from kbroker.protocol.apis import k27_write_txn_markers as k27
-from kbroker.protocol.apis import k61_describe_producers as k61
-from kbroker.protocol.apis.k10_find_coordinator import FindCoordinatorRequest
-from kbroker.protocol.apis.k22_init_producer_id import InitProducerIdRequest
-from kbroker.protocol.apis.k25_add_offsets_to_txn import AddOffsetsToTxnRequest
-from kbroker.protocol.apis.k26_end_txn import EndTxnRequest
-from kbroker.protocol.apis.k65_describe_transactions import DescribeTransactionsRequest
-from kbroker.protocol.apis.k66_list_transactions import ListTransactionsRequest
+from kbroker.protocol.apis.groups.k10_find_coordinator import FindCoordinatorRequest
+from kbroker.protocol.apis.transactions import k24_add_partitions_to_txn as k24
+from kbroker.protocol.apis.transactions import k27_write_txn_markers as k27
+from kbroker.protocol.apis.transactions import k61_describe_producers as k61
+from kbroker.protocol.apis.transactions.k22_init_producer_id import InitProducerIdRequest
+from kbroker.protocol.apis.transactions.k25_add_offsets_to_txn import AddOffsetsToTxnRequest
+from kbroker.protocol.apis.transactions.k26_end_txn import EndTxnRequest
+from kbroker.protocol.apis.transactions.k65_describe_transactions import DescribeTransactionsRequest
+from kbroker.protocol.apis.transactions.k66_list_transactions import ListTransactionsRequest
 from tests.unit.handlers.admin_context import AdminBroker
 
 OFFSETS_PARTITIONS = 50

@@ -15,7 +15,7 @@ from kbroker.cluster.read_only import load_topics
 from kbroker.errors import ErrorCode
 from kbroker.handlers import features, update_features
 from kbroker.handlers.features import Feature
-from kbroker.protocol.apis.k57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from kbroker.protocol.apis.cluster.k57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from tests.unit.handlers.admin_context import AdminBroker
 
 KEYS: Any = SimpleNamespace(metadata_dir="root/_metadata")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kbroker._fast.records.records import build_batch, build_control_batch
 from kbroker.pipeline.broker_tail import NEVER_ENDED, aborted_ranges
-from kbroker.protocol.apis.k01_fetch import AbortedTransaction
+from kbroker.protocol.apis.records.k01_fetch import AbortedTransaction
 
 
 def transactional(base: int, producer_id: int) -> bytes:

@@ -14,22 +14,31 @@ from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.limits import CLIENT_ARRAY_LENGTH_MAX
 from kbroker.protocol import codec
 from kbroker.protocol.api_keys import ApiKey, request_class, response_class
-from kbroker.protocol.apis.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from kbroker.protocol.apis.k01_fetch import FetchableTopicResponse, FetchResponse, LeaderIdAndEpoch, PartitionData
-from kbroker.protocol.apis.k03_metadata import (
+from kbroker.protocol.apis.cluster.k03_metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from kbroker.protocol.apis.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from kbroker.protocol.apis.k18_api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
-from kbroker.protocol.apis.k19_create_topics import CreatableTopicConfigs, CreatableTopicResult, CreateTopicsResponse
-from kbroker.protocol.apis.k32_describe_configs import DescribeConfigsResourceResult
-from kbroker.protocol.apis.k42_delete_groups import DeletableGroupResult, DeleteGroupsResponse
-from kbroker.protocol.apis.k68_consumer_group_heartbeat import Assignment, ConsumerGroupHeartbeatResponse
-from kbroker.protocol.apis.k75_describe_topic_partitions import (
+from kbroker.protocol.apis.cluster.k18_api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from kbroker.protocol.apis.configs.k32_describe_configs import DescribeConfigsResourceResult
+from kbroker.protocol.apis.groups.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from kbroker.protocol.apis.groups.k42_delete_groups import DeletableGroupResult, DeleteGroupsResponse
+from kbroker.protocol.apis.groups.k68_consumer_group_heartbeat import Assignment, ConsumerGroupHeartbeatResponse
+from kbroker.protocol.apis.records.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kbroker.protocol.apis.records.k01_fetch import (
+    FetchableTopicResponse,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    PartitionData,
+)
+from kbroker.protocol.apis.topics.k19_create_topics import (
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsResponse,
+)
+from kbroker.protocol.apis.topics.k75_describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
@@ -390,10 +399,10 @@ def test_decode_at_a_position() -> None:
 def test_tables_are_imported_at_first_use() -> None:
     program = (
         "import sys, kbroker.protocol.codec\n"
-        "print([m for m in sys.modules if '.apis.k' in m], 'asyncio' in sys.modules)"
+        "print([m for m in sys.modules if '.apis.' in m and '.k' in m], 'asyncio' in sys.modules)"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "['kbroker.protocol.apis.k18_api_versions'] False"
+    assert run.stdout.strip() == "['kbroker.protocol.apis.cluster.k18_api_versions'] False"
 
 
 def test_bytes_after_a_request_are_ignored() -> None:

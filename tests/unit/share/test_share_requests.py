@@ -14,8 +14,8 @@ from kbroker.coordinator.share_state.store import ShareKey
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers import share_acknowledge, share_fetch
 from kbroker.handlers.base import RequestInfo
-from kbroker.protocol.apis import k78_share_fetch as k78
-from kbroker.protocol.apis import k79_share_acknowledge as k79
+from kbroker.protocol.apis.share_groups import k78_share_fetch as k78
+from kbroker.protocol.apis.share_groups import k79_share_acknowledge as k79
 from kbroker.share.settings import ShareSettings
 from kbroker.share.share_partitions import SharePartitions
 from tests.unit.share.share_partition_fakes import TOPIC, BatchLog, Connection, MemoryStates

@@ -19,10 +19,10 @@ from kbroker.handlers.base import Handler, Waiting
 from kbroker.handlers.client_telemetry import ClientTelemetry
 from kbroker.limits import KIB, MIB
 from kbroker.protocol import primitives
-from kbroker.protocol.apis.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
-from kbroker.protocol.apis.k16_list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
-from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest
+from kbroker.protocol.apis.cluster.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from kbroker.protocol.apis.cluster.k18_api_versions import ApiVersionsRequest
+from kbroker.protocol.apis.groups.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
+from kbroker.protocol.apis.groups.k16_list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from kbroker.wire.dispatch import Dispatcher
 from tests.unit.wire.wire_harness import LONG_MS, Client, fetch_request, until, wire_broker
 

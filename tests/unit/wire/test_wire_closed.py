@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest
+from kbroker.protocol.apis.groups.k12_heartbeat import HeartbeatRequest
 from tests.unit.wire.wire_harness import MIB, Client, until, wire_broker
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest
-from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest
+from kbroker.protocol.apis.cluster.k18_api_versions import ApiVersionsRequest
+from kbroker.protocol.apis.groups.k12_heartbeat import HeartbeatRequest
 from tests.unit.wire.wire_harness import (
     Client,
     WireBroker,

@@ -258,7 +258,7 @@ def test_sessions_are_bounded(tmp_path, slots, given):
 
 
 def test_incremental_fetch_sessions(tmp_path):
-    from kbroker.protocol.apis.k01_fetch import ForgottenTopic
+    from kbroker.protocol.apis.records.k01_fetch import ForgottenTopic
 
     with wire_broker(tmp_path, {"t": 3}) as broker, Client(broker) as client:
         parts = [("t", index, 0) for index in range(3)]

@@ -15,7 +15,7 @@ import pytest
 
 from kbroker._fast.net.api_counters import ApiCounters
 from kbroker.handlers.base import Handler
-from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
+from kbroker.protocol.apis.groups.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
 from kbroker.wire.dispatch import Dispatcher
 from kbroker.wire.server import WireOptions
 from tests.unit.wire.test_dispatch import broker_with

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kbroker.protocol.apis.k18_api_versions import ApiVersionsRequest
+from kbroker.protocol.apis.cluster.k18_api_versions import ApiVersionsRequest
 from tests.reference.wal_harness import SyncGate
 from tests.unit.wire.wire_harness import (
     LONG_MS,

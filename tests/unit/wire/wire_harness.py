@@ -16,8 +16,8 @@ from kbroker._fast.partition.partition import Partition
 from kbroker._fast.partition.producer_pool import ProducerPool
 from kbroker._fast.records.records import build_batch, iter_batches, iter_records
 from kbroker._fast.wal.arena import Arena
-from kbroker.protocol.apis import k00_produce as produce
-from kbroker.protocol.apis import k01_fetch as fetch
+from kbroker.protocol.apis.records import k00_produce as produce
+from kbroker.protocol.apis.records import k01_fetch as fetch
 from kbroker.protocol.codec import decode_response_frame, encode_request_frame
 from kbroker.storage.wal.keeper import create_wal
 from kbroker.wire.dispatch import AdvertisedListener

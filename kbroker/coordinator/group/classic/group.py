@@ -14,8 +14,8 @@ from kbroker.coordinator.group.requests import CommitRequest, Committer, JoinReq
 from kbroker.coordinator.group.table import Group, GroupTable
 from kbroker.coordinator.runtime.result import Result
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest
-from kbroker.protocol.apis.k14_sync_group import SyncGroupRequest
+from kbroker.protocol.apis.groups.k12_heartbeat import HeartbeatRequest
+from kbroker.protocol.apis.groups.k14_sync_group import SyncGroupRequest
 
 State = ClassicGroupState
 

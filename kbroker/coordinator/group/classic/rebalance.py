@@ -14,8 +14,8 @@ from kbroker.coordinator.group.classic.state import GROUP_TYPE, ClassicGroupStat
 from kbroker.coordinator.group.table import GroupTable
 from kbroker.coordinator.runtime.result import Result, complete
 from kbroker.errors import ErrorCode
-from kbroker.protocol.apis.k11_join_group import JoinGroupResponse, JoinGroupResponseMember
-from kbroker.protocol.apis.k14_sync_group import SyncGroupResponse
+from kbroker.protocol.apis.groups.k11_join_group import JoinGroupResponse, JoinGroupResponseMember
+from kbroker.protocol.apis.groups.k14_sync_group import SyncGroupResponse
 
 State = ClassicGroupState
 

@@ -9,7 +9,7 @@ from kbroker.coordinator.group.requests import Leaver
 from kbroker.coordinator.group.table import GroupTable, leave_response
 from kbroker.coordinator.runtime.result import Result
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
+from kbroker.protocol.apis.groups.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
 
 
 def heartbeat(shard: GroupTable, request: HeartbeatRequest) -> Result:

@@ -11,7 +11,7 @@ from kbroker.coordinator.group.memory import of_stored
 from kbroker.coordinator.group.table import GroupTable
 from kbroker.coordinator.runtime.result import Result
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.protocol.apis.k14_sync_group import SyncGroupRequest
+from kbroker.protocol.apis.groups.k14_sync_group import SyncGroupRequest
 
 State = ClassicGroupState
 

@@ -21,9 +21,9 @@ from kbroker.coordinator.group.table import GroupTable, leave_response
 from kbroker.coordinator.group.timers import TimerKind
 from kbroker.coordinator.runtime.result import Result
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError
-from kbroker.protocol.apis.k11_join_group import JoinGroupResponse
-from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
-from kbroker.protocol.apis.k14_sync_group import SyncGroupRequest, SyncGroupResponse
+from kbroker.protocol.apis.groups.k11_join_group import JoinGroupResponse
+from kbroker.protocol.apis.groups.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
+from kbroker.protocol.apis.groups.k14_sync_group import SyncGroupRequest, SyncGroupResponse
 
 # -- JoinGroup ---------------------------------------------------------------------------------------------------
 

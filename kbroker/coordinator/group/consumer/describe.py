@@ -8,7 +8,7 @@ from kbroker.coordinator.group.table import GroupTable
 from kbroker.coordinator.group.topic_partitions import NO_PARTITIONS, Partitions
 from kbroker.coordinator.runtime.result import Result
 from kbroker.errors import ErrorCode
-from kbroker.protocol.apis.k69_consumer_group_describe import Assignment, DescribedGroup, Member, TopicPartitions
+from kbroker.protocol.apis.groups.k69_consumer_group_describe import Assignment, DescribedGroup, Member, TopicPartitions
 
 _MEMBER_TYPE_CLASSIC, _MEMBER_TYPE_CONSUMER = 0, 1
 

@@ -27,7 +27,7 @@ from kbroker.coordinator.group.table import GroupTable
 from kbroker.coordinator.group.topic_partitions import Partitions, is_subset, to_structs
 from kbroker.coordinator.runtime.result import Result
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.protocol.apis.k68_consumer_group_heartbeat import (
+from kbroker.protocol.apis.groups.k68_consumer_group_heartbeat import (
     Assignment,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,

@@ -8,7 +8,12 @@ from kbroker.coordinator.group.share.state import ShareMember
 from kbroker.coordinator.group.table import GroupTable
 from kbroker.coordinator.runtime.result import Result
 from kbroker.errors import ErrorCode
-from kbroker.protocol.apis.k77_share_group_describe import Assignment, DescribedGroup, Member, TopicPartitions
+from kbroker.protocol.apis.share_groups.k77_share_group_describe import (
+    Assignment,
+    DescribedGroup,
+    Member,
+    TopicPartitions,
+)
 
 
 def describe(shard: GroupTable, group_id: str) -> Result:

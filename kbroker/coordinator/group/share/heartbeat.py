@@ -25,7 +25,11 @@ from kbroker.coordinator.group.table import GroupTable
 from kbroker.coordinator.group.topic_partitions import to_structs
 from kbroker.coordinator.runtime.result import Result, complete
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.protocol.apis.k76_share_group_heartbeat import Assignment, ShareGroupHeartbeatResponse, TopicPartitions
+from kbroker.protocol.apis.share_groups.k76_share_group_heartbeat import (
+    Assignment,
+    ShareGroupHeartbeatResponse,
+    TopicPartitions,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker._fast.requests.fetch_codec import decode_fetch, encode_fetch
-from kbroker.protocol.apis import k01_fetch as k
+from kbroker.protocol.apis.records import k01_fetch as k
 from kbroker.protocol.codec import encode_request_frame, encode_response
 from kbroker.protocol.headers import encode_response_header
 

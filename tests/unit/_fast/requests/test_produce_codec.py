@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker._fast.requests.produce_codec import decode_produce, encode_produce
-from kbroker.protocol.apis import k00_produce as k
+from kbroker.protocol.apis.records import k00_produce as k
 from kbroker.protocol.codec import encode_request_frame, encode_response
 from kbroker.protocol.headers import encode_response_header
 

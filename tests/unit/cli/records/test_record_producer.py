@@ -16,14 +16,14 @@ from kbroker.client.cluster_client import ClusterClient
 from kbroker.clock import ManualClock
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.apis.k00_produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
-from kbroker.protocol.apis.k03_metadata import (
+from kbroker.protocol.apis.cluster.k03_metadata import (
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from kbroker.protocol.apis.k22_init_producer_id import InitProducerIdResponse
+from kbroker.protocol.apis.records.k00_produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+from kbroker.protocol.apis.transactions.k22_init_producer_id import InitProducerIdResponse
 from kbroker.protocol.fields import Message
 from kbroker.protocol.partitioner import partition_of
 from kbroker.retry_policy import RetryPolicy

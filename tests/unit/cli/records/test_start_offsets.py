@@ -11,7 +11,7 @@ from kbroker.cli.records.start_offsets import Range, Start, parse_start, ranges_
 from kbroker.client.cluster_client import Answer
 from kbroker.errors import ErrorCode
 from kbroker.option_values import ConfigError
-from kbroker.protocol.apis.k02_list_offsets import EARLIEST, LATEST
+from kbroker.protocol.apis.records.k02_list_offsets import EARLIEST, LATEST
 
 NOW_MS = 1_700_000_000_000
 RANGES = {0: Range(10, 20), 1: Range(0, 3), 2: Range(5, 5)}

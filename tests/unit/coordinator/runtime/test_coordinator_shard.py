@@ -13,7 +13,7 @@ from kbroker.coordinator.group.requests import CommitRequest, FetchRequest, Join
 from kbroker.coordinator.runtime import snapshot as shard_snapshot
 from kbroker.coordinator.runtime.shard_runtime import ShardState
 from kbroker.errors import CorruptionError, ErrorCode
-from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest
+from kbroker.protocol.apis.groups.k12_heartbeat import HeartbeatRequest
 from tests.unit.coordinator.coordinator_fakes import Bench, HandExecutor, MemoryLog
 
 

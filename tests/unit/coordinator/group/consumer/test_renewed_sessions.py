@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from kbroker.coordinator.group.topic_partitions import NO_PARTITIONS
-from kbroker.protocol.apis.k12_heartbeat import HeartbeatRequest
-from kbroker.protocol.apis.k68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from kbroker.protocol.apis.groups.k12_heartbeat import HeartbeatRequest
+from kbroker.protocol.apis.groups.k68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from tests.unit.coordinator.coordinator_fakes import Bench
 from tests.unit.coordinator.group.consumer.consumer_fakes import ConsumerBench
 

@@ -1,0 +1,1 @@
+"""APIs of the cluster, its brokers and its clients' metrics."""

@@ -1,0 +1,1 @@
+"""APIs of authentication, ACLs and quotas."""

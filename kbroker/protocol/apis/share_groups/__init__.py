@@ -1,0 +1,1 @@
+"""APIs of share groups (KIP-932)."""

@@ -1,0 +1,1 @@
+"""APIs of producer ids and transactions."""
