@@ -40,9 +40,11 @@ class SlowRelay:
                 to_broker.write(head + await client.readexactly(length - 2))
 
         async def answers() -> None:
+            loop, due_s = asyncio.get_running_loop(), 0.0
             while piece := await broker.read(65536):
-                await asyncio.sleep(self._delay_s if last_key is self._slow_key else 0)
-                to_client.write(piece)
+                delay_s = self._delay_s if last_key is self._slow_key else 0
+                due_s = max(loop.time() + delay_s, due_s + 1e-6)  # in order
+                loop.call_at(due_s, to_client.write, piece)
 
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             await asyncio.gather(requests(), answers())
