@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 
-from kbroker.cluster.protocol import modes, tails
+from kbroker.cluster.protocol import modes
 from kbroker.cluster.protocol.commits import Commits
 from kbroker.cluster.protocol.led_partition import LedPartition, Stage
 from kbroker.cluster.protocol.ledger_copy import LedgerCopy, TopicState
 from kbroker.cluster.protocol.messages import Part, PartAnswer, PartitionId, PartKind, Successor, Verdict
 from kbroker.cluster.protocol.surroundings import PartitionHost
+from kbroker.storage.manifest import tails
 from kbroker.storage.manifest.partition_state import PartitionState
 from kbroker.storage.manifest.record import ManifestRecord
 

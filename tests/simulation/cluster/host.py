@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kbroker.cluster.protocol import tails
 from kbroker.cluster.protocol.led_partition import LedPartition
 from kbroker.cluster.protocol.messages import Verdict
+from kbroker.storage.manifest import tails
 from kbroker.storage.manifest.partition_state import PartitionState
 from tests.simulation.cluster.clients import Waiter
 from tests.simulation.cluster.disk import Disk

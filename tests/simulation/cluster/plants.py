@@ -22,11 +22,10 @@ from kbroker.cluster.protocol import (
     orphans,
     record_builder,
     registration,
-    tails,
 )
 from kbroker.cluster.protocol.messages import CommitAnswer, CommitRequest, PartAnswer, PartKind, Verdict
 from kbroker.storage.ledger import numbered_log, ownership
-from kbroker.storage.manifest import record_check
+from kbroker.storage.manifest import record_check, tails
 from kbroker.storage.manifest.leadership import Mode
 from kbroker.storage.stores.object_store import PreconditionFailed, StoreUnavailable
 from tests.simulation.cluster import bucket, coordinator, driver, topics

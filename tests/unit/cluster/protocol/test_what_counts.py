@@ -8,9 +8,9 @@ import pytest
 
 from kbroker.cluster.protocol.absence import marker_is_moot, read_named
 from kbroker.cluster.protocol.orphans import ObjectAuthor, is_orphan
-from kbroker.cluster.protocol.tails import entries_of_tail, tail_epoch
 from kbroker.errors import CorruptionError
-from kbroker.storage.manifest.partition_state import ObjectRef
+from kbroker.storage.manifest.partition_state import ObjectRef, PartitionState
+from kbroker.storage.manifest.tails import EVERY_EPOCH, entries_of_tail, tail_epoch
 from kbroker.storage.stores.object_store import NotFound
 from tests.unit.cluster.protocol.protocol_fakes import Image, P, T, Topics, led_image, move, pack, registration
 
@@ -47,6 +47,21 @@ def test_log_of_a_directory_without_the_tail_counts_for_nothing() -> None:
 def test_gap_in_a_tail_is_corruption() -> None:
     with pytest.raises(CorruptionError, match="7 follows 5"):
         entries_of_tail([Entry(7, 9, 11)], row_at(5).row(), "d1")
+
+
+def test_tail_begins_where_delete_records_has_passed_the_row() -> None:
+    row = row_at(5).row()
+    row.log_start_offset = 8
+    entries = [Entry(8, 9, 11), Entry(9, 11, 11)]
+    assert entries_of_tail(entries, row, "d1") == (entries, 0)
+    with pytest.raises(CorruptionError, match="10 follows 9"):
+        entries_of_tail([Entry(8, 9, 11), Entry(10, 11, 11)], row, "d1")
+
+
+def test_every_entry_counts_before_the_first_leadership_record() -> None:
+    row = PartitionState(*P)
+    assert tail_epoch(None, "d1") == tail_epoch(row, "d1") == EVERY_EPOCH
+    assert entries_of_tail([Entry(0, 5, 0), Entry(5, 6, 3)], row, "d1") == ([Entry(0, 5, 0), Entry(5, 6, 3)], 0)
 
 
 def orphan(image: Image, number: int, counter: int = 1, oldest: int = 5) -> bool:

@@ -1,4 +1,7 @@
-"""Which entries of a broker's own WAL count (cluster protocol §5): recovery and every flush take these only."""
+"""Which entries of a broker's own WAL count (cluster protocol §5): recovery and every flush take these only.
+
+`tail_epoch` is the rule of the running broker, too; there Partition.replay does the work of `entries_of_tail`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,10 @@ from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
 from kbroker.errors import CorruptionError
+from kbroker.storage.manifest.leadership import NO_EPOCH
 from kbroker.storage.manifest.partition_state import PartitionState
+
+EVERY_EPOCH = -1
 
 
 class LogEntry(Protocol):
@@ -25,11 +31,14 @@ class LogEntry(Protocol):
 E = TypeVar("E", bound=LogEntry)
 
 
-def tail_epoch(row: PartitionState, directory_id: str) -> int | None:
+def tail_epoch(row: PartitionState | None, directory_id: str) -> int | None:
     """The first leader epoch of which this directory's entries count; None: none do, another directory has the tail.
 
     Also under a new leader epoch: the tail stays when a directory comes back, and when a leader resigns to itself.
+    EVERY_EPOCH: no record has given the partition a leader, as in the bucket of one broker before level 3.
     """
+    if row is None or row.leader_epoch == NO_EPOCH:
+        return EVERY_EPOCH
     if row.tail is None or row.tail[0] != directory_id:
         return None
     return row.tail[1]
@@ -42,7 +51,8 @@ def is_of_tail(entry: LogEntry, first_epoch: int) -> bool:
 
 def entries_of_tail(entries: Iterable[E], row: PartitionState, directory_id: str) -> tuple[list[E], int]:
     """Of a partition's entries, in the order of the WAL: those behind the row's end that count, and how many beyond it
-    were dropped. CorruptionError if what counts is not contiguous."""
+    were dropped. CorruptionError if what counts is not contiguous: it begins at the row's end, or where DeleteRecords
+    has passed that end."""
     first_epoch = tail_epoch(row, directory_id)
     found: list[E] = []
     dropped = 0
@@ -53,6 +63,8 @@ def entries_of_tail(entries: Iterable[E], row: PartitionState, directory_id: str
         if first_epoch is None or not is_of_tail(entry, first_epoch):
             dropped += 1
             continue
+        if not found and expected < entry.base_offset <= row.log_start_offset:
+            expected = entry.base_offset
         if entry.base_offset != expected:
             name = f"{row.topic_id.hex()}/{row.partition}"
             raise CorruptionError(f"log of {name} in {directory_id}: {entry.base_offset} follows {expected}")
