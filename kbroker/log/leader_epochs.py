@@ -1,4 +1,8 @@
-"""Leader epochs of a partition: which leader wrote from which offset on (KIP-101, KIP-279)."""
+"""Leader epochs of a partition: which leader wrote from which offset on (KIP-101, KIP-279, KIP-320).
+
+A row of the manifest has an epoch begin at the row's end. Where the leader took entries of the tail with it, they keep
+the epochs of their batches, and its own epoch begins behind them: a consumer that has read them is not truncated.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +34,12 @@ class LeaderEpochs:
         return self.entries[-1][0] if self.entries else UNDEFINED_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """An epoch begins at an offset. Epochs that wrote nothing (same start) or never can (higher) give way."""
-        if self.entries and epoch == self.entries[-1][0]:
-            return
-        kept = tuple(entry for entry in self.entries if entry[0] < epoch and entry[1] < start_offset)
-        self.entries = (*kept, (epoch, start_offset))
+        """An epoch has records from an offset on, unless it began before. Epochs that have written nothing below it,
+        and later ones, which begin behind its records, give way."""
+        earlier = tuple(entry for entry in self.entries if entry[0] <= epoch)
+        if not earlier or earlier[-1][0] != epoch:
+            earlier = (*(entry for entry in earlier if entry[1] < start_offset), (epoch, start_offset))
+        self.entries = earlier
 
     def trim_start(self, log_start_offset: int) -> None:
         """The log start moved: epochs below it go, and the first one left starts there."""

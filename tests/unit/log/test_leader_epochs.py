@@ -25,6 +25,22 @@ def test_an_epoch_without_data_is_dropped():
     assert epochs.entries == ((1, 0), (4, 7))
 
 
+def test_epoch_of_a_leader_that_took_over_entries_begins_behind_them():
+    row = [(11, 0), (18, 5)]  # as a record moved the partition, at the end of its objects
+    epochs = LeaderEpochs(row)
+    for epoch, start_offset in [(11, 5), (15, 7), (18, 9)]:  # batches of the tail, then the end of the log
+        epochs.assign(epoch, start_offset)
+    assert epochs.entries == ((11, 0), (15, 7), (18, 9))
+    assert [epochs.end_offset_for(epoch, 9) for epoch in (11, 15, 18)] == [(11, 7), (15, 9), (18, 9)]
+    assert [epochs.epoch_at(offset) for offset in (4, 6, 7, 9)] == [11, 11, 15, 18]
+
+
+def test_epoch_of_a_leader_without_entries_begins_where_the_row_says():
+    epochs = LeaderEpochs([(11, 0), (15, 5)])
+    epochs.assign(15, 5)
+    assert epochs.entries == ((11, 0), (15, 5))
+
+
 def test_trim_moves_the_start_of_the_first_remaining_epoch():
     epochs = LeaderEpochs([(1, 0), (3, 10), (5, 20)])
     epochs.trim_start(12)
