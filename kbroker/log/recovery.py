@@ -13,9 +13,12 @@ from dataclasses import dataclass, field
 from kbroker._fast.wal.wal import Wal
 from kbroker.errors import CorruptionError, StartError
 from kbroker.log.log_table import LogTable
+from kbroker.storage.manifest.tails import tail_epoch
 from kbroker.storage.wal.recovery import RecoveryReport, recover
 
 logger = logging.getLogger(__name__)
+
+NO_ENTRY_COUNTS = 2**31 - 1  # a tail epoch above every leader epoch
 
 
 @dataclass(slots=True)
@@ -35,11 +38,13 @@ def recover_log(
 ) -> LogRecoveryReport:
     """Replays the WAL into the table's partitions and makes this broker their leader; the WAL is then ready to start.
 
-    All topics must be in the table. Entries that this data directory is known to have flushed are only indexed, as a
-    cache. Raises StartError: the WAL is damaged, or does not follow on what is in objects.
+    All topics must be in the table. Of each partition only the entries of its tail are taken (cluster protocol §5).
+    Entries that this data directory is known to have flushed are only indexed, as a cache. Raises StartError: the WAL
+    is damaged, or does not follow on what is in objects.
     """
     image = table.image
     flushed_lsn = image.wal_flushed_lsn(data_dir_id) or 0
+    _set_tails(table, data_dir_id)
     table.producer_pool.trim()  # so far it is in the order of the partitions
     try:
         report = recover(wal, table.partition_by_id, flushed_lsn)
@@ -49,6 +54,11 @@ def recover_log(
         table.begin_leading()
     except ValueError as error:
         raise StartError(f"the write-ahead log does not fit what is in objects: {error}") from error
+    for partition in table.all_partitions():
+        if partition.leader_epoch >= 0:  # what this leadership appends counts
+            partition.tail_epoch = min(partition.tail_epoch, partition.leader_epoch)
+    if report.superseded_batches:
+        logger.info("%d batches in the log are of leaderships that ended; they are skipped", report.superseded_batches)
     result = LogRecoveryReport(wal=report, flushed_lsn=flushed_lsn)
     for state in image.states():
         result.partitions += 1
@@ -70,3 +80,9 @@ def recover_log(
             ", ".join(topic_id.hex() for topic_id in result.unknown_topics[:10]),
         )
     return result
+
+
+def _set_tails(table: LogTable, data_dir_id: str) -> None:
+    for partition in table.all_partitions():
+        first_epoch = tail_epoch(table.image.partition(partition.topic_id, partition.index), data_dir_id)
+        partition.tail_epoch = NO_ENTRY_COUNTS if first_epoch is None else first_epoch

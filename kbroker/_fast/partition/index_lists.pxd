@@ -38,7 +38,7 @@ cdef int64_t dense_find(const DenseRing* ring, int64_t offset) noexcept
 # Forgets the batches that begin below `lsn`, and frees the memory of a large ring that is empty then.
 cdef void dense_drop_below(DenseRing* ring, int64_t lsn) noexcept
 
-# Raises MemoryError.
+# Of a segment that has the last slice, too: the entries follow on that slice, which gets them. Raises MemoryError.
 cdef int slices_add(SliceList* slices, const Slice* s) except -1
 # Forgets the slices of segments that begin below `lsn`.
 cdef inline void slices_drop_below(SliceList* slices, int64_t lsn) noexcept:

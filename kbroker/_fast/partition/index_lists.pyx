@@ -50,6 +50,15 @@ cdef void dense_drop_below(DenseRing* ring, int64_t lsn) noexcept:
 cdef int slices_add(SliceList* slices, const Slice* s) except -1:
     cdef int32_t capacity
     cdef void* grown
+    cdef Slice* last
+    if slices.count:
+        last = &slices.items[slices.first + slices.count - 1]
+        if last.first_lsn == s.first_lsn:
+            last.last_offset = s.last_offset
+            last.max_timestamp = max(last.max_timestamp, s.max_timestamp)
+            last.size_bytes += s.size_bytes
+            last.count += s.count
+            return 0
     if slices.first + slices.count == slices.capacity:
         if slices.first > slices.count:
             memmove(slices.items, slices.items + slices.first, slices.count * sizeof(Slice))

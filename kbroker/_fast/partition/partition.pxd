@@ -25,6 +25,7 @@ cdef class Partition(BatchIndex):
     cdef readonly uint32_t ordinal
     cdef public TopicRules rules              # never None
     cdef public int32_t leader_epoch          # -1: offline
+    cdef public int32_t tail_epoch            # the WAL's entries under earlier leader epochs do not count; -1: all do
     cdef public bint deleted
     cdef readonly WaitList waiters
     cdef readonly bint object_durable         # visible and acknowledged once in objects; else once in the WAL

@@ -17,6 +17,7 @@ from kbroker._fast.wal.wal import Wal
 class Partition(BatchIndex):
     rules: TopicRules
     leader_epoch: int
+    tail_epoch: int
     deleted: bool
     log: Any
     def __init__(

@@ -55,6 +55,7 @@ cdef class Partition(BatchIndex):
         self.index = index
         self.ordinal = ordinal
         self.leader_epoch = leader_epoch
+        self.tail_epoch = -1
         self.log_start_offset = log_start_offset
         self.rules = TopicRules()
         self.waiters = WaitList()
@@ -308,11 +309,12 @@ cdef class Partition(BatchIndex):
         return True
 
     def attach_slice(self, WalSegment segment not None, SegmentScan scan not None, int32_t i):
-        """A segment has been sealed: its entries on disk take the place of the dense ones."""
+        """A segment has been sealed: its entries on disk take the place of the dense ones. Called for each group of the
+        partition, in order; those before `tail_epoch` are left out."""
         cdef const GroupRecord* group = &scan.groups[i]
-        cdef const Slice* last
+        cdef Slice* last
         cdef Slice s
-        if self.deleted:
+        if self.deleted or scan.epochs[i] < self.tail_epoch:
             return
         self.high_watermark()
         s.first_lsn = segment.first_lsn
@@ -327,11 +329,11 @@ cdef class Partition(BatchIndex):
         slices_drop_below(&self.slices, self.wal.retained)
         if self.slices.count:
             last = &self.slices.items[self.slices.first + self.slices.count - 1]
-            if last.first_lsn == s.first_lsn:
+            if last.first_lsn == s.first_lsn and s.first_entry < last.first_entry + last.count:
                 return  # an earlier attempt at the segment failed at a partition after this one
             invariant(last.last_offset < s.first_offset)
         slices_add(&self.slices, &s)
-        dense_drop_below(&self.dense, segment.end_lsn)
+        dense_drop_below(&self.dense, scan.entries[group.first_entry + group.count - 1].lsn + 1)
         if self.dense.count:
             invariant(dense_at(&self.dense, self.dense.first).base_offset == s.last_offset + 1)
         if self.durable_dense < self.dense.first:
@@ -350,7 +352,8 @@ cdef class Partition(BatchIndex):
         return self.counted_unflushed + self.appended_bytes - self.counted_appended
 
     def replay(self, WalSegment segment not None, SegmentScan scan not None, int32_t i, int64_t flushed_lsn):
-        """Recovery: takes over what a segment holds of the partition. Batches below ``flushed_lsn`` only get indexed.
+        """Recovery: takes over what a segment holds of the partition under one leader epoch. Batches below
+        ``flushed_lsn`` only get indexed, and in a tail also those whose offsets are in objects.
 
         Raises CorruptionError when offsets do not follow on. Returns the number of batches replayed.
         """
@@ -365,6 +368,8 @@ cdef class Partition(BatchIndex):
                 continue
             if self.next_offset < record.base_offset <= self.log_start_offset and not self.slices.count:
                 self.next_offset = record.base_offset   # DeleteRecords had passed what was flushed, then the disk was lost
+            if self.tail_epoch >= 0 and record.base_offset + record.last_offset_delta < self.flushed_offset:
+                continue
             if record.base_offset != self.next_offset:
                 raise CorruptionError(
                     f"{segment.path}: the batch at position {4096 + record.lsn - segment.first_lsn} of "

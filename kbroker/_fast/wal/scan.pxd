@@ -9,7 +9,10 @@ cdef enum:
 
 
 cdef class SegmentScan:
-    """The batches of one segment image, sorted by partition, then offset: what an index file holds.
+    """The batches of one segment image, sorted by partition, then in their order: what an index file holds.
+
+    A group has what one leader epoch of a partition appended: generations of a partition may lie in one segment, and
+    offsets rise only within each.
 
     `data` is borrowed from the caller while scanning and replaying; the sorted arrays are owned.
     """
@@ -22,7 +25,8 @@ cdef class SegmentScan:
     cdef readonly int64_t entry_count
     cdef readonly int32_t group_count
     cdef IndexRecord* entries          # sorted
-    cdef GroupRecord* groups           # sorted by topic id, partition
+    cdef GroupRecord* groups           # sorted by topic id, partition, first appearance
+    cdef int32_t* epochs               # of the groups: their leader epochs
     # work arrays of the scan, in WAL order
     cdef IndexRecord* raw
     cdef uint32_t* raw_group
@@ -35,7 +39,7 @@ cdef class SegmentScan:
     # 0, or -1 when out of memory.
     cdef int scan(self, const uint8_t* data, int64_t start_lsn, int64_t limit_lsn, int64_t segment_end,
                   bint verify) noexcept nogil
-    cdef int32_t group_of(self, const uint8_t* topic_id, int32_t partition) noexcept nogil
+    cdef int32_t group_of(self, const uint8_t* topic_id, int32_t partition, int32_t leader_epoch) noexcept nogil
     cdef int rehash(self) noexcept nogil
     cdef int add(self, int32_t group, const IndexRecord* record) noexcept nogil
     cdef int sort(self) noexcept nogil

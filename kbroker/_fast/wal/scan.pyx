@@ -66,7 +66,10 @@ cdef int compare_groups(const void* a, const void* b) noexcept nogil:
     cdef int order = memcmp(x.topic_id, y.topic_id, 16)
     if order:
         return order
-    return (x.partition > y.partition) - (x.partition < y.partition)
+    order = (x.partition > y.partition) - (x.partition < y.partition)
+    if order:
+        return order
+    return (x.first_entry > y.first_entry) - (x.first_entry < y.first_entry)    # numbers of groups: by first appearance
 
 
 cdef class SegmentScan:
@@ -77,6 +80,7 @@ cdef class SegmentScan:
     def __dealloc__(self):
         free(self.entries)
         free(self.groups)
+        free(self.epochs)
         free(self.raw)
         free(self.raw_group)
         free(self.table)
@@ -93,25 +97,28 @@ cdef class SegmentScan:
         self.table = table
         self.table_size = size
         for group in range(self.group_count):
-            at = hash_key(self.groups[group].topic_id, self.groups[group].partition) & <uint64_t>(size - 1)
+            at = hash_key(self.groups[group].topic_id, self.groups[group].partition, self.epochs[group])
+            at &= <uint64_t>(size - 1)
             while table[at] >= 0:
                 at = (at + 1) & <uint64_t>(size - 1)
             table[at] = group
         return 0
 
-    cdef int32_t group_of(self, const uint8_t* topic_id, int32_t partition) noexcept nogil:
-        # The number of the partition's group, made when new; -1 when out of memory.
+    cdef int32_t group_of(self, const uint8_t* topic_id, int32_t partition, int32_t leader_epoch) noexcept nogil:
+        # The number of the group of a partition's leader epoch, made when new; -1 when out of memory.
         cdef uint64_t at
-        cdef int32_t capacity
+        cdef int32_t capacity, group
         cdef GroupRecord* g
         cdef void* grown
         if self.group_count * 2 >= self.table_size and self.rehash() < 0:
             return -1
-        at = hash_key(topic_id, partition) & <uint64_t>(self.table_size - 1)
+        at = hash_key(topic_id, partition, leader_epoch) & <uint64_t>(self.table_size - 1)
         while self.table[at] >= 0:
-            g = &self.groups[self.table[at]]
-            if g.partition == partition and memcmp(g.topic_id, topic_id, 16) == 0:
-                return self.table[at]
+            group = self.table[at]
+            g = &self.groups[group]
+            if (g.partition == partition and self.epochs[group] == leader_epoch
+                    and memcmp(g.topic_id, topic_id, 16) == 0):
+                return group
             at = (at + 1) & <uint64_t>(self.table_size - 1)
         if self.group_count == self.group_capacity:
             capacity = 64 if self.group_capacity == 0 else 2 * self.group_capacity
@@ -119,11 +126,16 @@ cdef class SegmentScan:
             if grown == NULL:
                 return -1
             self.groups = <GroupRecord*>grown
+            grown = realloc(self.epochs, capacity * sizeof(int32_t))
+            if grown == NULL:
+                return -1
+            self.epochs = <int32_t*>grown
             self.group_capacity = capacity
         g = &self.groups[self.group_count]
         memset(g, 0, sizeof(GroupRecord))
         memcpy(g.topic_id, topic_id, 16)
         g.partition = partition
+        self.epochs[self.group_count] = leader_epoch
         self.table[at] = self.group_count
         self.group_count += 1
         return self.group_count - 1
@@ -160,6 +172,7 @@ cdef class SegmentScan:
         # Counting sort by group: entries of one partition keep their WAL order, which is their offset order.
         cdef int64_t i, position = 0
         cdef int32_t g
+        cdef int32_t* epochs
         cdef int64_t* next_entry
         cdef int32_t* rank
         for g in range(self.group_count):
@@ -169,12 +182,15 @@ cdef class SegmentScan:
         self.entries = <IndexRecord*>malloc((self.entry_count + 1) * sizeof(IndexRecord))
         rank = <int32_t*>malloc((self.group_count + 1) * sizeof(int32_t))
         next_entry = <int64_t*>malloc((self.group_count + 1) * sizeof(int64_t))
-        if self.entries == NULL or rank == NULL or next_entry == NULL:
+        epochs = <int32_t*>malloc((self.group_count + 1) * sizeof(int32_t))
+        if self.entries == NULL or rank == NULL or next_entry == NULL or epochs == NULL:
             free(rank)
             free(next_entry)
+            free(epochs)
             return -1
         for g in range(self.group_count):
             rank[self.groups[g].first_entry] = g
+            epochs[g] = self.epochs[self.groups[g].first_entry]
             self.groups[g].first_entry = position
             next_entry[g] = position
             position += self.groups[g].count
@@ -184,6 +200,8 @@ cdef class SegmentScan:
             next_entry[g] += 1
         free(rank)
         free(next_entry)
+        free(self.epochs)
+        self.epochs = epochs
         free(self.raw)
         free(self.raw_group)
         free(self.table)
@@ -223,7 +241,7 @@ cdef class SegmentScan:
                 record.max_timestamp = load_i64(batch + AT_MAX_TIMESTAMP)
                 record.size = h.length
                 record.last_offset_delta = load_i32(batch + AT_LAST_OFFSET_DELTA)
-                group = self.group_of(h.topic_id, h.partition)
+                group = self.group_of(h.topic_id, h.partition, h.leader_epoch)
                 if group < 0 or self.add(group, &record) < 0:
                     return -1
             if h.durable_lsn > self.durable_lsn:
@@ -262,11 +280,11 @@ cdef class SegmentScan:
         return error
 
     def group(self, int32_t i):
-        """(topic id, partition, entry count, first offset, last offset, bytes) of the i-th partition."""
+        """(topic id, partition, leader epoch, entry count, first offset, last offset, bytes) of the i-th group."""
         if not 0 <= i < self.group_count:
             raise IndexError(i)
         g = &self.groups[i]
-        return g.topic_id[:16], g.partition, g.count, g.first_offset, g.last_offset, g.size_bytes
+        return g.topic_id[:16], g.partition, self.epochs[i], g.count, g.first_offset, g.last_offset, g.size_bytes
 
     def write_index_to(self, int fd):
         """Writes the index file's content at the start of ``fd``. Raises OSError."""
@@ -307,11 +325,12 @@ cdef class SegmentScan:
         return same and crc == (<IndexHeader*>expected).content_crc
 
 
-cdef uint64_t hash_key(const uint8_t* topic_id, int32_t partition) noexcept nogil:
+cdef uint64_t hash_key(const uint8_t* topic_id, int32_t partition, int32_t leader_epoch) noexcept nogil:
     cdef uint64_t a, b
     memcpy(&a, topic_id, 8)
     memcpy(&b, topic_id + 8, 8)
-    a = (a ^ (b * <uint64_t>0x9E3779B97F4A7C15) ^ <uint32_t>partition) * <uint64_t>0xD6E8FEB86659FD93
+    a ^= (b * <uint64_t>0x9E3779B97F4A7C15) ^ <uint32_t>partition ^ (<uint64_t><uint32_t>leader_epoch << 32)
+    a *= <uint64_t>0xD6E8FEB86659FD93
     return a ^ (a >> 32)
 
 

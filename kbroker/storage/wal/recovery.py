@@ -37,6 +37,7 @@ class RecoveryReport:
     segments: int = 0
     batches: int = 0  # replayed into partitions
     unknown_batches: Counter[bytes] = field(default_factory=Counter)  # skipped: by the id of a topic that is not there
+    superseded_batches: int = 0  # skipped: of leader epochs before the partition's tail
     torn_at_lsn: int | None = None  # where entries that were never acknowledged were cut off
     indexes_rebuilt: int = 0
     ignored: list[Path] = field(default_factory=list)  # files without a valid header that were never used
@@ -46,8 +47,8 @@ def recover(wal: Wal, resolve: Resolve, flushed_lsn: int = 0) -> RecoveryReport:
     """Reads the WAL, replays every batch at or above ``flushed_lsn`` and prepares ``wal`` for its start.
 
     ``resolve(topic_id, partition)`` gives the Partition, with its next offset and producer state as of
-    ``flushed_lsn``, or None for a topic that is gone. Raises StartError (another cluster's WAL, a newer format) and
-    CorruptionError (acknowledged data is damaged; names file and position). Memory: one segment.
+    ``flushed_lsn`` and its tail epoch, or None for a topic that is gone. Raises StartError (another cluster's WAL, a
+    newer format) and CorruptionError (acknowledged data is damaged; names file and position). Memory: one segment.
     """
     return _Recovery(wal, resolve, flushed_lsn).run()
 
@@ -123,10 +124,12 @@ class _Recovery:
         self.wal.segments.append(segment)  # so that partitions find it while they replay
         self.report.segments += 1
         for i in range(scan.group_count):
-            topic_id, index, count, *_ = scan.group(i)
+            topic_id, index, leader_epoch, count, *_ = scan.group(i)
             partition = self.resolve(topic_id, index)
             if partition is None:
                 self.report.unknown_batches[topic_id] += count
+            elif leader_epoch < partition.tail_epoch:
+                self.report.superseded_batches += count
             else:
                 self.report.batches += partition.replay(segment, scan, i, self.flushed_lsn)
 

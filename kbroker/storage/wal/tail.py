@@ -47,7 +47,7 @@ class WalTail:
         self._flushed_lsn = flushed_lsn
 
     def batches(self) -> Iterator[LoggedBatch]:
-        """All of them; those of one partition in the order of their offsets."""
+        """All of them, also of leaderships that ended; those of one partition in the order of their appends."""
         self.faults.clear()
         flushed_lsn = self._flushed_lsn or 0
         chain = SegmentChain(self._directory, self._cluster_id, WAL_SEGMENT_BYTES, flushed_lsn, os.O_RDONLY)
@@ -109,7 +109,7 @@ class WalTail:
         image = memoryview(chain.image)
         first = 0
         for i in range(scan.group_count):
-            topic_id, partition, count, *_ = scan.group(i)
+            topic_id, partition, _, count, *_ = scan.group(i)
             for entry in entries[first : first + count]:
                 lsn, size = int(entry["lsn"]), int(entry["size"])
                 if lsn >= flushed_lsn:
