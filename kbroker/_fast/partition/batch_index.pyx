@@ -178,6 +178,12 @@ cdef class BatchIndex:
             return None
         return plan
 
+    def lsn_of(self, int64_t offset):
+        """Where the WAL has the first batch that ends above ``offset``; None: it has none."""
+        cdef ReadPlan plan = ReadPlan()
+        self.plan_read(max(offset, self.wal_start_offset()), self.next_offset, 1, True, plan)
+        return plan.refs[0].lsn if plan.count else None
+
     def available_bytes(self, int64_t offset, int64_t upper, int64_t limit):
         """Bytes a read at ``offset`` could get below ``upper``, at most ``limit``."""
         return self.available(offset, upper, limit)

@@ -6,7 +6,7 @@ others go, sorted, into packs. A partition of a topic in KafScale's format alway
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -20,7 +20,8 @@ from kbroker.storage.formats.klix import ENTRY_BYTES, TRAILER_BYTES, footer_leng
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.partition_state import KFS, KLIX, PACK
 
-ENTRY_BYTES_MIN = 72 + 61  # entry header and batch header
+ENTRY_HEADER_BYTES = 72
+ENTRY_BYTES_MIN = ENTRY_HEADER_BYTES + 61  # with a batch header
 WIDEN_MAX = 8
 
 
@@ -40,6 +41,11 @@ class FlushPartition(Protocol):
     def deleted(self) -> bool: ...
 
     @property
+    def leader_epoch(self) -> int:
+        """-1: this broker does not lead the partition."""
+        ...
+
+    @property
     def log_start_offset(self) -> int: ...
 
     @property
@@ -50,6 +56,10 @@ class FlushPartition(Protocol):
 
     def note_flushed(self, offset: int) -> None:
         """Everything below this offset is in committed objects."""
+        ...
+
+    def lsn_of(self, offset: int) -> int | None:
+        """Where the WAL has the first batch that ends above an offset."""
         ...
 
     def entries(self, from_lsn: int, to_lsn: int) -> Any:
@@ -134,10 +144,14 @@ def plan_flush(
 ) -> FlushPlan:
     """Plans the objects of the WAL from start_lsn up to durable_lsn, or of a part of it that fits the bounds.
 
+    Entries of leaderships that ended are in no partition, and are passed over. The plan ends before an entry of a tail
+    that this broker has and does not lead yet: what a flush has passed is not kept.
+
     `partitions` must be listed after durable_lsn was read, so that none with data below it is missed; `kfs_topics`,
     the ids of topics in KafScale's format, after `partitions`.
     """
     partitions = list(partitions)
+    durable_lsn = min([durable_lsn, *_unled_tails(partitions, image)])
     runs, end_lsn = _next_window(partitions, image, start_lsn, durable_lsn, bounds)
     plan = FlushPlan(start_lsn, end_lsn)
     plan.partitions = {(run.topic_id, run.partition): partition for run, partition in runs}
@@ -153,6 +167,16 @@ def plan_flush(
     small.sort(key=lambda run: (run.topic_id, run.partition))
     plan.objects += [PlannedObject(PACK, images) for images in _fill(small, bounds.pack_bytes_max)]
     return plan
+
+
+def _unled_tails(partitions: Iterable[FlushPartition], image: ManifestImage) -> Iterator[int]:
+    """Where the tails begin that only a later leadership of this broker may flush (cluster protocol §5)."""
+    for partition in partitions:
+        if partition.leader_epoch < 0 and not partition.deleted:
+            state = image.partition(partition.topic_id, partition.index)
+            lsn = partition.lsn_of(state.end_offset if state is not None else 0)
+            if lsn is not None:
+                yield lsn - ENTRY_HEADER_BYTES
 
 
 # What a window has of each partition: a run of its batches.

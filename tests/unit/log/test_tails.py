@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kbroker.errors import StartError
+from kbroker.log.log_table import OFFLINE_EPOCH
+from kbroker.storage.flush.plan import ENTRY_HEADER_BYTES
 from kbroker.storage.manifest.leadership import NO_EPOCH
 from kbroker.storage.manifest.tails import entries_of_tail
 from tests.unit.log.generations import OWN, Generations
@@ -90,6 +92,25 @@ def test_partition_whose_log_ended_elsewhere_takes_appends_of_a_new_leadership(l
     new = [entry for entry in broker.rows["t"].entries if entry.leader_epoch == hot.leader_epoch]
     assert hot.entries(0, wal.durable_lsn)["lsn"].tolist() == [entry.lsn for entry in new]
     assert hot.wal_start_offset() == 1
+
+
+def test_flush_ends_before_a_tail_that_is_not_led_yet(led):
+    broker = led("t", "u")
+    for name in ("u", "t", "t", "u"):
+        broker.append(name)
+    broker.rows["t"].state.end_offset = 1
+    broker.restart()
+    hot, wal = broker.hot("t"), broker.storage.wal
+    epoch, hot.leader_epoch = hot.leader_epoch, OFFLINE_EPOCH
+    (first, *_) = broker.tail("t")
+    assert broker.storage.flush()
+    assert wal.flushed_lsn == first.lsn - ENTRY_HEADER_BYTES
+    assert broker.rows["u"].state.end_offset == 1
+    assert not broker.storage.flush()
+    hot.leader_epoch = epoch
+    assert broker.storage.flush()
+    assert wal.flushed_lsn == wal.durable_lsn
+    assert [row.state.end_offset for row in broker.rows.values()] == [2, 2]
 
 
 def test_gap_in_a_tail_stops_the_start(led):
