@@ -11,6 +11,31 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.string cimport memcpy
 
+from kbroker._fast.manifest.part_columns cimport (
+    ABORTED_OF,
+    ADDED_OF,
+    BASE,
+    CLEAN_OFFSET,
+    END,
+    END_OFFSET,
+    EPOCHS_OF,
+    GONE_OF,
+    LAST_STABLE_OFFSET,
+    LEADER_EPOCH,
+    LENGTH,
+    LOG_START_OFFSET,
+    NO_LEADER,
+    NUMBER,
+    OPENED_OF,
+    PART_COLUMNS,
+    PARTITION,
+    PRODUCERS_OF,
+    REMOVED_OF,
+    ROW_COLUMNS,
+    TOPIC,
+    UNCHANGED,
+)
+from kbroker._fast.manifest.partition_numbers cimport PartitionNumbers, RowArrays
 from kbroker._fast.partition.producer_pool cimport CACHED_BATCHES, CachedBatch, ProducerTable
 
 cdef extern from *:
@@ -21,37 +46,9 @@ cdef extern from *:
     Py_ssize_t kb_allocated(array.array a)
     int kb_exports(array.array a)
 
-cdef enum:                    # columns of a part, in the order of record_columns.TABLES
-    TOPIC
-    PARTITION
-    NUMBER
-    LEADER_EPOCH
-    GRACE_MS
-    LOG_START_OFFSET
-    END_OFFSET
-    LAST_STABLE_OFFSET
-    CLEAN_OFFSET
-    HORIZON_MS
-    ADDED
-    REMOVED
-    PRODUCERS
-    OPEN
-    ABORTED
-    ABORTED_GONE
-    EPOCHS
-    PART_COLUMNS
-
-cdef enum:                    # columns of a reference, in the order of partition_state.RefRow
-    BASE = 0
-    END = 1
-    LENGTH = 3
-    ROW_COLUMNS = 10
-    STRIDE = ROW_COLUMNS - 1  # of a RowBlock's rows: bases are an array of their own
-
 cdef enum:
-    UNCHANGED = -1
-    NO_LEADER = -1
-    GROWTH_SHIFT = 4          # an array grows by a sixteenth
+    STRIDE = ROW_COLUMNS - 1  # of a RowBlock's rows: bases are an array of their own
+    GROWTH_SHIFT = 4          # an array grows by a sixteenth, and room for as much again
 
 
 def plan_appends(dict partitions, list topics, const int64_t[:, ::1] parts, const int64_t[:, ::1] added, is_fenced):
@@ -65,7 +62,7 @@ def plan_appends(dict partitions, list topics, const int64_t[:, ::1] parts, cons
     if parts.shape[0] and parts.shape[1] != PART_COLUMNS or added.shape[0] and added.shape[1] != ROW_COLUMNS:
         raise ValueError("columns are missing")
     for part in range(parts.shape[0]):
-        rows = parts[part, ADDED]
+        rows = parts[part, ADDED_OF]
         states.append(_state_of(partitions, topics, parts, part, added, row, rows, fenced, is_fenced))
         row += rows
     return states
@@ -84,6 +81,7 @@ cdef object _state_of(
 ):
     cdef PyObject* of_topic = PyDict_GetItem(partitions, topics[parts[part, TOPIC]])
     cdef PyObject* found
+    cdef PartitionNumbers state
     cdef int64_t end
     cdef Py_ssize_t i
     if of_topic == NULL:
@@ -92,20 +90,20 @@ cdef object _state_of(
     if found == NULL:
         return None
     if (
-        parts[part, REMOVED] | parts[part, ABORTED] | parts[part, ABORTED_GONE] | parts[part, EPOCHS]
+        parts[part, REMOVED_OF] | parts[part, ABORTED_OF] | parts[part, GONE_OF] | parts[part, EPOCHS_OF]
         or parts[part, LOG_START_OFFSET] != UNCHANGED
         or parts[part, CLEAN_OFFSET] != UNCHANGED
     ):
         return None
-    state = <object>found
+    state = <PartitionNumbers?><object>found
     if parts[part, NUMBER] != NO_LEADER:
         number = parts[part, NUMBER]
         if number not in fenced:
             fenced[number] = is_fenced(number)
-        if fenced[number] or state.leader != number or state.leader_epoch != parts[part, LEADER_EPOCH]:
+        if fenced[number] or state.leader != parts[part, NUMBER] or state.leader_epoch != parts[part, LEADER_EPOCH]:
             return None
     end = state.end_offset
-    if <int64_t>state.log_start_offset > end:
+    if state.log_start_offset > end:
         return None           # DeleteRecords is ahead: an object may be below the log start at once
     for i in range(row, row + rows):
         if added[i, BASE] != end:
@@ -134,8 +132,9 @@ def apply_appends(
     """
     cdef Py_ssize_t part, row = 0, producer = 0, batch = 0, first_open = 0, rows, i
     cdef Py_ssize_t producers_of, batches_of, open_of
+    cdef PartitionNumbers state
     for part in range(parts.shape[0]):
-        rows, producers_of, open_of = parts[part, ADDED], parts[part, PRODUCERS], max(parts[part, OPEN], 0)
+        rows, producers_of, open_of = parts[part, ADDED_OF], parts[part, PRODUCERS_OF], max(parts[part, OPENED_OF], 0)
         batches_of = 0
         for i in range(producer, producer + producers_of):
             batches_of += producers[i, 5]
@@ -143,7 +142,7 @@ def apply_appends(
         if state is not None:
             if rows:
                 _append(state, added, row, rows, append, block_rows)
-            if parts[part, OPEN] != UNCHANGED:
+            if parts[part, OPENED_OF] != UNCHANGED:
                 state.open_transactions = tuple(
                     [(opened[i, 0], opened[i, 1]) for i in range(first_open, first_open + open_of)]
                 )
@@ -159,11 +158,16 @@ def apply_appends(
 
 
 cdef int _append(
-    object state, const int64_t[:, ::1] added, Py_ssize_t row, Py_ssize_t rows, object append, Py_ssize_t block_rows
+    PartitionNumbers state,
+    const int64_t[:, ::1] added,
+    Py_ssize_t row,
+    Py_ssize_t rows,
+    object append,
+    Py_ssize_t block_rows,
 ) except -1:
     """As PartitionState.append, of consecutive references."""
     cdef list blocks = state.blocks
-    cdef array.array bases, values
+    cdef RowArrays block
     cdef int64_t length = 0
     cdef Py_ssize_t i, last = row + rows - 1
     if not blocks or not _has_room(blocks[len(blocks) - 1], rows, block_rows):
@@ -171,10 +175,9 @@ cdef int _append(
             append(state, [added[i, column] for column in range(ROW_COLUMNS)])
     else:
         block = blocks[len(blocks) - 1]
-        bases, values = block.bases, block.rows
         for i in range(row, row + rows):
-            _extend(values, &added[i, 1], STRIDE)
-            _extend(bases, &added[i, BASE], 1)
+            _extend(block.rows, &added[i, 1], STRIDE)
+            _extend(block.bases, &added[i, BASE], 1)
             length += added[i, LENGTH]
         block.part = None
         state.data_bytes += length
@@ -185,16 +188,15 @@ cdef int _append(
     return 0
 
 
-cdef bint _has_room(object block, Py_ssize_t rows, Py_ssize_t block_rows) except -1:
+cdef bint _has_room(RowArrays block, Py_ssize_t rows, Py_ssize_t block_rows) except -1:
     """Whether a block may take so many references: it is not full, and no view keeps its arrays where they are."""
-    cdef array.array bases = block.bases, values = block.rows
-    return len(bases) + rows <= block_rows and not kb_exports(bases) and not kb_exports(values)
+    return len(block.bases) + rows <= block_rows and not kb_exports(block.bases) and not kb_exports(block.rows)
 
 
 cdef int _extend(array.array column, const int64_t* values, Py_ssize_t count) except -1:
     cdef Py_ssize_t size = len(column)
     if size + count > kb_allocated(column):
-        array.resize(column, size + count + ((size + count) >> GROWTH_SHIFT) + 2)
+        array.resize(column, size + count + ((size + count) >> GROWTH_SHIFT) + count)
     array.resize_smart(column, size + count)
     memcpy(column.data.as_longlongs + size, values, count * sizeof(int64_t))
     return 0

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from kbroker._fast.manifest.partition_numbers import PartitionNumbers, RowArrays
 from kbroker._fast.partition.producer_map import ProducerMap
 from kbroker._fast.partition.producer_pool import ProducerPool
 from kbroker.lazy_numpy import np
@@ -124,10 +125,10 @@ _STRIDE = COLUMNS - 1  # base offsets are an array of their own, for bisect
 BLOCK_ROWS = 65_536
 
 
-class RowBlock:
+class RowBlock(RowArrays):
     """Consecutive references. `part`: its part of a checkpoint (manifest.checkpoint), until it changes."""
 
-    __slots__ = ("bases", "part", "rows")
+    __slots__ = ()
 
     def __init__(self, bases: array[int] | None = None, rows: array[int] | None = None, part: Any = None) -> None:
         self.bases = bases if bases is not None else array("q")
@@ -152,7 +153,7 @@ class RowBlock:
         return found
 
 
-class PartitionState:
+class PartitionState(PartitionNumbers):
     """The manifest's state of one partition. Changed only under the image's lock (record_apply).
 
     log_start_offset may be above end_offset: DeleteRecords may pass what is flushed. `appended_count` and
@@ -165,27 +166,12 @@ class PartitionState:
     __slots__ = (
         "_firsts",
         "aborted",
-        "appended_bytes",
-        "appended_count",
-        "blocks",
-        "clean_offset",
-        "data_bytes",
-        "end_offset",
-        "horizon_ms",
         "is_clean",
-        "last_stable_offset",
-        "leader",
-        "leader_epoch",
         "leader_epochs",
-        "log_start_offset",
         "mode",
         "mode_version",
-        "object_count",
         "open_transactions",
-        "partition",
-        "producers",
         "tail",
-        "topic_id",
     )
 
     def __init__(
@@ -212,7 +198,7 @@ class PartitionState:
         self.object_count = 0  # images in packs count as objects
         self.appended_count = 0
         self.appended_bytes = 0
-        self.blocks: list[RowBlock] = []  # none is empty
+        self.blocks = []  # none is empty
         self._firsts: list[int] = []  # base offset of the first object of each block
 
     def reach(self, leader_epoch: int) -> int:
