@@ -89,7 +89,7 @@ class ClusterBroker:
                 self.gaps.add(message.log)
         elif isinstance(message, CommitAnswer):
             if self.leadership is not None:
-                for answer in message.answers:
+                for answer in message.part_answers():
                     self.leadership.on_answer(answer)
                 self.leadership.end_applied()
         elif isinstance(message, RegisterAnswer):

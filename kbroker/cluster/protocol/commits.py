@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from kbroker.cluster.protocol.append_parts import commit_request
 from kbroker.cluster.protocol.messages import CommitRequest, Part, PartAnswer, PartitionId, PartKind, Positions
 from kbroker.storage.manifest.record import FileEntry
 
@@ -104,7 +105,7 @@ class Commits:
         parts = tuple(part for part in commit.parts.values() if part.id not in self._answered)
         if commit.files is None or not parts:
             return None
-        return CommitRequest(commit.id, self.number, positions, commit.files, parts)
+        return commit_request(commit.id, self.number, positions, commit.files, parts)
 
     def ahead(self, place: PartitionId) -> list[Part]:
         """The appends of a partition that its own row has not got yet, oldest first: what the next is folded on."""

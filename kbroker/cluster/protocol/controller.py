@@ -250,7 +250,9 @@ class Controller:
     def _draft_record(self) -> _Draft | None:
         joined = self.builder.build()
         record = joined.record(self._clock.now_ms())
-        return _Draft(joined, *self._ledger.manifest.state.encode(record)) if record is not None else None
+        if record is None:
+            return None
+        return _Draft(joined, *self._ledger.manifest.state.encode(record, joined.tables))
 
     def append_metadata(self) -> bool:
         """Appends the next change of the metadata; as `append_manifest`."""

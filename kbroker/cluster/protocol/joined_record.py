@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 
+from kbroker._fast.manifest.part_tables import PartTables
+from kbroker.cluster.protocol.append_parts import Places, add_places, as_sent, chosen_heads, has_place_of
 from kbroker.cluster.protocol.election import resignation
 from kbroker.cluster.protocol.judge import Ledger
 from kbroker.cluster.protocol.messages import (
@@ -18,18 +21,17 @@ from kbroker.cluster.protocol.messages import (
     Verdict,
 )
 from kbroker.storage.manifest.leadership import ModeChange, Move, NewPartition, Registration
-from kbroker.storage.manifest.partition_state import RefRow
-from kbroker.storage.manifest.record import FileEntry, ManifestRecord, PartitionDelta
+from kbroker.storage.manifest.record import FileEntry, ManifestRecord
 
 PARTS_MAX = 1_000  # of one record; the rest waits for the next
-_ADDED, _NUMBER, _LEADER_EPOCH = map(PartitionDelta._fields.index, ("added", "number", "leader_epoch"))
 
 
 class JoinedRecord:
     """Collects what one record says: each partition and each directory at most once.
 
     `answers` go out when the record is stored; those of parts get its number then. `next_number` and
-    `next_leader_epoch` are the ones that the record gives next.
+    `next_leader_epoch` are the ones that the record gives next. `tables`: what it says of partitions, but for moves,
+    modes and new ones.
     """
 
     def __init__(self, next_number: int, next_leader_epoch: int, parts_max: int = PARTS_MAX) -> None:
@@ -38,12 +40,13 @@ class JoinedRecord:
         self.fenced: set[int] = set()  # broker numbers, by this record
         self.answers: list[tuple[Destination, Message]] = []
         self.deleted: list[str] = []
-        self._touched: set[PartitionId | str | int] = set()  # partitions, directory ids and node ids
+        self.tables = PartTables()
+        self._touched: Places = {}
+        self._starts: set[str | int] = set()  # directory ids and node ids
         self._parts = 0
         self._parts_max = parts_max
-        self._committed: list[tuple[CommitRequest, list[Part]]] = []
+        self._committed: list[tuple[CommitRequest, bytes]] = []  # and 1 for each part that the record has
         self._files: list[FileEntry] = []
-        self._deltas: dict[PartitionId, PartitionDelta] = {}
         self._registrations: list[Registration] = []
         self._fences: list[int] = []
         self._moves: list[Move] = []
@@ -58,23 +61,24 @@ class JoinedRecord:
 
     def is_touched(self, place: PartitionId) -> bool:
         """Whether the record says something of this partition."""
-        return place in self._touched
+        return place[1] in self._touched.get(place[0], ())
 
-    def has_room(self, request: CommitRequest) -> bool:
-        """Whether the parts of a request fit, and none is of a partition that the record has already."""
-        return self._fits(len(request.parts)) and is_once_a_record(request, self._touched)
+    def has_room(self, parts: int) -> bool:
+        """Whether so many parts fit."""
+        return self._parts == 0 or self._parts + parts <= self._parts_max
+
+    def may_have(self, request: CommitRequest) -> bool:
+        """Whether no part of a request is of a partition that the record has already."""
+        return is_once_a_record(request, self._touched)
 
     def has_room_for_start(self, directory_id: str, node_id: int) -> bool:
         """Whether the record has neither this directory nor this node id: a start is judged on what is before it."""
-        return self._fits(1) and self._touched.isdisjoint((directory_id, node_id))
-
-    def _fits(self, parts: int) -> bool:
-        return self._parts == 0 or self._parts + parts <= self._parts_max
+        return self.has_room(1) and self._starts.isdisjoint((directory_id, node_id))
 
     def add_registration(self, registration: Registration, earlier_number: int) -> None:
         """A registration, which may fence the directory's earlier number (0: it has none)."""
         self._registrations.append(registration)
-        self._touched |= {registration.directory_id, registration.node_id}
+        self._starts |= {registration.directory_id, registration.node_id}
         self._parts += 1
         self.next_number = registration.number + 1
         if registration.fences and earlier_number:
@@ -85,57 +89,59 @@ class JoinedRecord:
         self._fences.append(number)
         self.fenced.add(number)
 
-    def add_parts(self, request: CommitRequest, parts: list[Part], ledger: Ledger) -> None:
-        """The accepted parts of a request, with the files that they use."""
-        places = self._add_files(request, parts)
-        for part in parts:
-            self._touched.add(part.place)
-            if part.kind is PartKind.MODE and part.mode is not None:
-                self._modes.append(ModeChange(*part.place, part.mode.mode))
-            elif part.kind is PartKind.RESIGN:
-                self.add_move(resignation(part, ledger, self.next_leader_epoch))
-            elif part.delta is not None:
-                self._deltas[part.place] = _renumbered(part, places)
-        self._parts += len(parts)
-        self._committed.append((request, parts))
+    def add_parts(self, request: CommitRequest, accepted: bytes, ledger: Ledger) -> None:
+        """The accepted parts of a request, 1 in `accepted`, with the files that they use."""
+        appends = request.appends
+        places = array("q", [-1]) * len(request.files)  # in the record
+        chosen = accepted[: appends.length]
+        self.tables.take(appends.topics, appends.tables, chosen, request.files, places, self._files)
+        for part, is_accepted in zip(request.parts, accepted[appends.length :], strict=True):
+            if is_accepted:
+                self._add_part(part, request.files, places, ledger)
+        add_places(self._touched, request, accepted)
+        self._parts += accepted.count(1)
+        self._committed.append((request, accepted))
 
-    def _add_files(self, request: CommitRequest, parts: list[Part]) -> dict[int, int]:
-        """Names the files that the parts use; returns their places in the record by those in the request."""
-        used = sorted({row.file for part in parts if part.delta is not None for row in part.delta.added})
-        places = dict(zip(used, range(len(self._files), len(self._files) + len(used)), strict=True))
-        self._files += [request.files[place] for place in used]
-        return places
+    def _add_part(self, part: Part, files: tuple[FileEntry, ...], places: array[int], ledger: Ledger) -> None:
+        if part.kind is PartKind.MODE and part.mode is not None:
+            self._modes.append(ModeChange(*part.place, part.mode.mode))
+        elif part.kind is PartKind.RESIGN:
+            self.add_move(resignation(part, ledger, self.next_leader_epoch))
+        elif part.delta is not None:
+            alone = PartTables()
+            alone.add(part.topic_id, part.partition, part.delta, part.number, part.leader_epoch)
+            self.tables.take(*as_sent(alone), b"\1", files, places, self._files)
 
     def add_move(self, move: Move) -> None:
         """A partition gets another leader, or another leader epoch."""
-        self._touched.add((move.topic_id, move.partition))
+        self._touched.setdefault(move.topic_id, set()).add(move.partition)
         self._moves.append(move)
         self.next_leader_epoch = move.leader_epoch + 1
 
     def add_partition(self, partition: NewPartition) -> None:
         """The row of a partition that was created."""
-        self._touched.add((partition.topic_id, partition.partition))
+        self._touched.setdefault(partition.topic_id, set()).add(partition.partition)
         self._new.append(partition)
 
     def drop_topic(self, topic_id: bytes, partitions: Iterable[int], grace_ms: int) -> None:
         """All rows of a deleted topic go."""
-        self._touched |= {(topic_id, partition) for partition in partitions}
+        self._touched.setdefault(topic_id, set()).update(partitions)
         self._dropped.append((topic_id, grace_ms))
 
     def has_part_of(self, topic_id: bytes) -> bool:
         """Whether the record says something of any partition of a topic."""
-        return any(isinstance(key, tuple) and key[0] == topic_id for key in self._touched)
+        return bool(self._touched.get(topic_id))
 
     def record(self, time_ms: int) -> ManifestRecord | None:
-        """The record; None if there is nothing to say."""
-        contents = (self._registrations, self._fences, self._deltas, self._moves, self._modes, self._new)
+        """The record, without `tables`; None if there is nothing to say."""
+        contents = (self._registrations, self._fences, self.tables, self._moves, self._modes, self._new)
         if not any((*contents, self._dropped, self.deleted)):
             return None
         return ManifestRecord(
             time_ms=time_ms,
             wal=None,
             files=tuple(self._files),
-            partitions=self._deltas,
+            partitions={},
             dropped_topics=tuple(self._dropped),
             queued=(),
             deleted=tuple(self.deleted),
@@ -149,21 +155,17 @@ class JoinedRecord:
     def stored_answers(self, number: int) -> list[tuple[Destination, Message]]:
         """The answers once the record is stored, as this number of the manifest."""
         answers: list[tuple[Destination, Message]] = list(self.answers)
-        for request, parts in self._committed:
-            given = tuple(PartAnswer(part.id, Verdict.COMMITTED, part.end_offset, number) for part in parts)
-            answers.append((request.number, CommitAnswer(request.id, given)))
+        for request, accepted in self._committed:
+            heads = chosen_heads(request.appends, accepted[: request.appends.length])
+            given = tuple(
+                PartAnswer(part.id, Verdict.COMMITTED, part.end_offset, number)
+                for part, is_accepted in zip(request.parts, accepted[request.appends.length :], strict=True)
+                if is_accepted
+            )
+            answers.append((request.number, CommitAnswer(request.id, given, heads, number)))
         return answers
 
 
-def _renumbered(part: Part, places: dict[int, int]) -> PartitionDelta:
-    """The part's delta, from its sender, with references to the record's files. (`_replace` takes thrice the time.)"""
-    assert part.delta is not None
-    values = list(part.delta)
-    values[_ADDED] = tuple([RefRow._make((*row[:-1], places[row.file])) for row in part.delta.added])
-    values[_NUMBER], values[_LEADER_EPOCH] = part.number, part.leader_epoch
-    return PartitionDelta._make(values)
-
-
-def is_once_a_record(request: CommitRequest, touched: set[PartitionId | str | int]) -> bool:
+def is_once_a_record(request: CommitRequest, touched: Places) -> bool:
     """§4: a record has each partition at most once."""
-    return touched.isdisjoint([part.place for part in request.parts])
+    return not has_place_of(touched, request)

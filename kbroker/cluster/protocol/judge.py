@@ -6,6 +6,8 @@ from collections.abc import Container, Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from kbroker._fast.manifest.judging import fitting
+from kbroker.cluster.protocol.append_parts import add_places, all_parts, chosen_parts
 from kbroker.cluster.protocol.messages import CommitRequest, Part, PartKind, Verdict
 from kbroker.cluster.protocol.surroundings import TopicView
 from kbroker.storage.manifest.image import ManifestImage
@@ -33,18 +35,32 @@ class Ledger(NamedTuple):
 
 def judge_request(request: CommitRequest, ledger: Ledger) -> list[Judgement]:
     """A judgement for each part, in order. What is accepted of a request goes into one record."""
-    judgements = [judge(part, request, ledger) for part in request.parts]
-    seen: set[tuple[bytes, int]] = set()
-    for n, part in enumerate(request.parts):
-        if is_twice(part, seen) and judgements[n] is Outcome.ACCEPTED:
+    appends = request.appends
+    fits = fitting_appends(request, ledger)
+    judgements: list[Judgement] = [Outcome.ACCEPTED] * appends.length
+    if 0 in fits:
+        others = [n for n, is_fitting in enumerate(fits) if not is_fitting]
+        for n, part in zip(others, chosen_parts(request, bytes(not is_fitting for is_fitting in fits)), strict=True):
+            judgements[n] = judge(part, request, ledger)
+    judgements += [judge(part, request, ledger) for part in request.parts]
+    for n in second_parts(request):
+        if judgements[n] is Outcome.ACCEPTED:
             judgements[n] = Verdict.TOO_EARLY
-        seen.add(part.place)
-    return hold_packs_together(request.parts, judgements) if Verdict.TOO_EARLY in judgements else judgements
+    return hold_packs_together(all_parts(request), judgements) if Verdict.TOO_EARLY in judgements else judgements
 
 
-def is_twice(part: Part, seen: Container[tuple[bytes, int]]) -> bool:
+def fitting_appends(request: CommitRequest, ledger: Ledger) -> bytes:
+    """1 for each append that passes every rule below at a glance; the others are judged one by one."""
+    appends, image = request.appends, ledger.image
+    if not appends.length or image.is_fenced(request.number):
+        return bytes(appends.length)
+    known = bytes(ledger.topics.knows(topic_id) for topic_id in appends.topics)
+    return fitting(image.partitions, appends.topics, appends.tables, appends.heads, request.number, known)
+
+
+def second_parts(request: CommitRequest) -> list[int]:
     """A record has each partition at most once; so the second part of a partition waits for the next."""
-    return part.place in seen
+    return add_places({}, request)
 
 
 def hold_packs_together(parts: Sequence[Part], judgements: list[Judgement]) -> list[Judgement]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbroker._fast.manifest.part_tables import PartTables
 from kbroker.storage.manifest.checkpoint import read_checkpoint
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.parts import PartFolder
@@ -32,7 +33,10 @@ class ManifestState:
         apply_checked(self.image, checked)
         return checked if isinstance(checked, ManifestRecord) else checked.record
 
-    def encode(self, record: ManifestRecord) -> tuple[Any, Checked]:
-        """A new record as it is stored, and as it is applied then; CorruptionError if it does not fit the image."""
-        payload = encode_record(record)
+    def encode(self, record: ManifestRecord, tables: PartTables) -> tuple[Any, Checked]:
+        """A new record as it is stored, and as it is applied then; CorruptionError if it does not fit the image.
+
+        `tables`: what it says of partitions.
+        """
+        payload = encode_record(record, tables)
         return payload, check_payload(self.image, payload, "new manifest record")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -76,14 +78,44 @@ class Part(NamedTuple):
         return self.topic_id, self.partition
 
 
+class AppendParts(NamedTuple):
+    """Parts of kind APPEND, in columns (append_parts).
+
+    `heads`: three int64 for each, its id, base offset and end offset. `tables`: the tables of a manifest record from
+    "parts" on, rows of int64; a part's sender and leader epoch are there, and its topic as a place in `topics`.
+    """
+
+    heads: bytes
+    topics: tuple[bytes, ...]
+    tables: tuple[bytes, ...]
+
+    @property
+    def length(self) -> int:
+        """How many parts."""
+        return len(self.heads) // HEAD_BYTES
+
+
+HEAD_BYTES = 24
+NO_APPENDS = AppendParts(b"", (), (b"",) * 9)
+
+
 class CommitRequest(NamedTuple):
-    """Parts that a broker wants in the ledger. `id`: as before when it is sent again."""
+    """Parts that a broker wants in the ledger: `appends`, then `parts`, which are of the other kinds.
+
+    `id`: as before when it is sent again.
+    """
 
     id: int
     number: int
     positions: Positions
     files: tuple[FileEntry, ...]
     parts: tuple[Part, ...]
+    appends: AppendParts = NO_APPENDS
+
+    @property
+    def length(self) -> int:
+        """How many parts."""
+        return self.appends.length + len(self.parts)
 
 
 class Verdict(IntEnum):
@@ -106,10 +138,22 @@ class PartAnswer(NamedTuple):
 
 
 class CommitAnswer(NamedTuple):
-    """Answers to some parts of a request; others may follow."""
+    """Answers to some parts of a request; others may follow.
+
+    `committed`: heads of appends that the manifest record `at` has.
+    """
 
     request: int
     answers: tuple[PartAnswer, ...]
+    committed: bytes = b""
+    at: int = 0
+
+    def part_answers(self) -> Iterator[PartAnswer]:
+        """All of them."""
+        values = iter(array("q", self.committed))
+        for part, _, end_offset in zip(values, values, values, strict=True):
+            yield PartAnswer(part, Verdict.COMMITTED, end_offset, self.at)
+        yield from self.answers
 
 
 class RegisterRequest(NamedTuple):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
+from kbroker.cluster.protocol.append_parts import Places, add_places, all_parts, check_request, has_place_of
 from kbroker.cluster.protocol.election import is_leaderless, successor
 from kbroker.cluster.protocol.joined_record import PARTS_MAX, JoinedRecord
-from kbroker.cluster.protocol.judge import Ledger, Outcome, judge_request
+from kbroker.cluster.protocol.judge import Judgement, Ledger, Outcome, judge_request
 from kbroker.cluster.protocol.ledger_copy import LedgerCopy, TopicState
 from kbroker.cluster.protocol.messages import (
     CommitAnswer,
@@ -23,6 +25,8 @@ from kbroker.cluster.protocol.registration import NO_NUMBER, Known, Refused, jud
 from kbroker.cluster.protocol.surroundings import Balance, Leases, Transport
 from kbroker.storage.manifest.leadership import NewPartition, Registration
 from kbroker.storage.manifest.partition_state import PartitionState
+
+logger = logging.getLogger(__name__)
 
 GRACE_MS = 0  # of the objects of deleted topics, at least
 
@@ -66,7 +70,15 @@ class RecordBuilder:
         elif isinstance(message, RegisterRequest):
             self._starts.setdefault(message.nonce, message)
         else:
-            self._requests.setdefault((message.number, message.id), message)
+            self._receive_request(message)
+
+    def _receive_request(self, request: CommitRequest) -> None:
+        try:
+            check_request(request)
+        except ValueError as error:
+            logger.warning("request %d of broker number %d is dropped: %s", request.id, request.number, error)
+            return
+        self._requests.setdefault((request.number, request.id), request)
 
     def put_back(self, record: JoinedRecord) -> None:
         """Judges the requests of a record again that was too large."""
@@ -133,24 +145,34 @@ class RecordBuilder:
     def _judge_requests(self, record: JoinedRecord) -> None:
         ledger = Ledger(self._ledger.image, self._ledger.topics, self.targets())
         requests, self._requests = self._requests, {}
-        waiting: set[PartitionId] = set()
-        for key, request in requests.items():
-            is_behind_another = bool(waiting) and not waiting.isdisjoint(part.place for part in request.parts)
-            if is_behind_another or not record.has_room(request) or rests_on_fence(request, record):
-                waiting |= {part.place for part in request.parts}
+        waiting: Places = {}
+        arrived = iter(requests.items())
+        for key, request in arrived:
+            if not record.has_room(request.length):
                 self._requests[key] = request
-                continue
-            judgements = judge_request(request, ledger)
-            accepted, answers = [], []
-            for part, judgement in zip(request.parts, judgements, strict=True):
-                if judgement is Outcome.ACCEPTED:
-                    accepted.append(part)
-                elif isinstance(judgement, Verdict):
-                    answers.append(PartAnswer(part.id, judgement, part.end_offset, self._ledger.manifest.number))
-            if accepted:
-                record.add_parts(request, accepted, ledger)
+                self._requests.update(arrived)  # in order, with the next record
+                return
+            is_behind_another = bool(waiting) and has_place_of(waiting, request)
+            if is_behind_another or not record.may_have(request) or rests_on_fence(request, record):
+                add_places(waiting, request)
+                self._requests[key] = request
+            else:
+                self._judge_request(request, record, ledger)
+
+    def _judge_request(self, request: CommitRequest, record: JoinedRecord, ledger: Ledger) -> None:
+        judgements = judge_request(request, ledger)
+        accepted = accepted_parts(judgements)
+        if 1 in accepted:
+            record.add_parts(request, accepted, ledger)
+        if 0 in accepted:
+            at = self._ledger.manifest.number
+            answers = tuple(
+                PartAnswer(part.id, judgement, part.end_offset, at)
+                for part, judgement in zip(all_parts(request), judgements, strict=True)
+                if isinstance(judgement, Verdict)
+            )
             if answers:
-                self._transport.send(request.number, CommitAnswer(request.id, tuple(answers)))
+                self._transport.send(request.number, CommitAnswer(request.id, answers))
 
     def _add_partitions(self, record: JoinedRecord) -> None:
         """Rows are made by the creation of topics alone (cluster protocol §4)."""
@@ -189,6 +211,13 @@ class RecordBuilder:
                 yield state
             else:
                 self.unclean.discard((state.topic_id, state.partition))
+
+
+def accepted_parts(judgements: list[Judgement]) -> bytes:
+    """1 for each part that goes into the record."""
+    if judgements.count(Outcome.ACCEPTED) == len(judgements):
+        return b"\1" * len(judgements)
+    return bytes(judgement is Outcome.ACCEPTED for judgement in judgements)
 
 
 def rests_on_fence(request: CommitRequest, record: JoinedRecord) -> bool:

@@ -97,6 +97,9 @@ TABLES: dict[str, tuple[tuple[str, str], ...]] = {
     "aborted_gone": (("last", "<i8"),),
     "epochs": (("leader_epoch", "<i8"), ("start_offset", "<i8")),
 }
+PART_TABLES = tuple(TABLES)[2:]
+# Values of a row where a table is rows of int64: a reference is then a RefRow.
+ROW_WIDTHS = {table: len(TABLES[table]) - (table == "added") for table in PART_TABLES}
 Table = dict[str, "np.ndarray"]  # a string: numpy is loaded at its first use
 
 

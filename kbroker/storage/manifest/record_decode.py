@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Any
 
 from kbroker.lazy_numpy import np
@@ -11,8 +10,9 @@ from kbroker.storage.manifest.column_checks import check_file_columns, check_ref
 from kbroker.storage.manifest.key_table import PREFIX_OTHER
 from kbroker.storage.manifest.keys import FORM_OTHER, PackedETag, PackedKey, unpack_etag, unpack_object_key
 from kbroker.storage.manifest.leadership import NO_LEADER, Mode, ModeChange, Move, NewPartition
+from kbroker.storage.manifest.part_deltas import deltas_of_rows
 from kbroker.storage.manifest.partition_state import COLUMNS as ROW_COLUMNS
-from kbroker.storage.manifest.partition_state import FILE, PRODUCER_BATCHES_MAX, TIMES, ProducerEntry, RefRow
+from kbroker.storage.manifest.partition_state import FILE, PRODUCER_BATCHES_MAX, TIMES
 from kbroker.storage.manifest.record import (
     INT32_MAX,
     INT64_MAX,
@@ -23,7 +23,7 @@ from kbroker.storage.manifest.record import (
     parse_record,
     parse_wal,
 )
-from kbroker.storage.manifest.record_columns import RecordColumns, Table, split_columns
+from kbroker.storage.manifest.record_columns import PART_TABLES, RecordColumns, Table, split_columns
 
 # Columns that hold -1 for unchanged or not given, and those that hold what is always there. Unsigned ones hold no less
 # than 0 anyway.
@@ -43,7 +43,7 @@ _LEAST = {
     "epochs": {"leader_epoch": 0, "start_offset": 0},
 }  # fmt: skip
 
-PART_TABLES = ("added", "removed", "producers", "open", "aborted", "aborted_gone", "epochs")  # columns of `parts`, too
+COUNTED_TABLES = ("added", "removed", "producers", "open", "aborted", "aborted_gone", "epochs")  # columns of `parts`
 
 
 def read_record(payload: Any, name: str) -> ManifestRecord:
@@ -66,7 +66,7 @@ def read_columns(payload: bytes, parser: RecordParser) -> RecordColumns:
     for table, least in _LEAST.items():
         for name, low in least.items() if columns.rows(table) else ():
             require(parser, table, tables[table][name] >= low, name)
-    for name in PART_TABLES:
+    for name in COUNTED_TABLES:
         counts = parts[name] if name != "open" else np.maximum(parts[name], 0)  # -1: unchanged
         _check_sum(parser, counts, columns.rows(name), name)
     _check_sum(parser, tables["producers"]["batches"], columns.rows("batches"), "batches")
@@ -181,7 +181,7 @@ def _files(parser: RecordParser, columns: RecordColumns) -> tuple[FileEntry, ...
 def select_parts(tables: dict[str, Table], chosen: np.ndarray) -> dict[str, Table]:
     """The tables with the chosen partitions alone, and all topics and objects."""
     parts = tables["parts"]
-    counts = {name: np.maximum(parts[name], 0) for name in PART_TABLES}
+    counts = {name: np.maximum(parts[name], 0) for name in COUNTED_TABLES}
     kept = {name: np.repeat(chosen, count) for name, count in counts.items()}
     kept["parts"] = chosen
     kept["batches"] = np.repeat(kept["producers"], tables["producers"]["batches"])
@@ -193,35 +193,9 @@ def select_parts(tables: dict[str, Table], chosen: np.ndarray) -> dict[str, Tabl
 def partitions_of(tables: dict[str, Table]) -> dict[tuple[bytes, int], PartitionDelta]:
     """The deltas in these tables, which were checked."""
     topics: list[bytes] = [bytes(topic_id) for topic_id in tables["topics"]["topic_id"].tolist()]
-    added = map(RefRow._make, reference_matrix(tables["added"]).tolist())
-    producers = iter(_producers(tables["producers"], tables["batches"]))
-    opened, aborted, epochs = (iter(_tuples(tables[name])) for name in ("open", "aborted", "epochs"))
-    removed, gone = iter(tables["removed"]["base_offset"].tolist()), iter(tables["aborted_gone"]["last"].tolist())
-    found: dict[tuple[bytes, int], PartitionDelta] = {}
-    for row in _tuples(tables["parts"]):
-        topic, partition, number, leader_epoch, grace_ms, start, end, stable, clean, horizon, *counts = row
-        found[topics[topic], partition] = PartitionDelta(
-            grace_ms=grace_ms,
-            log_start_offset=_optional(start),
-            end_offset=_optional(end),
-            last_stable_offset=_optional(stable),
-            open_transactions=None if counts[3] < 0 else tuple(islice(opened, counts[3])),
-            leader_epochs=tuple(islice(epochs, counts[6])),
-            aborted=tuple(islice(aborted, counts[4])),
-            producers=tuple(islice(producers, counts[2])),
-            removed=tuple(islice(removed, counts[1])),
-            added=tuple(islice(added, counts[0])),
-            clean_offset=_optional(clean),
-            aborted_gone=tuple(islice(gone, counts[5])),
-            horizon_ms=_optional(horizon),
-            number=number,
-            leader_epoch=leader_epoch,
-        )
-    return found
-
-
-def _optional(value: int) -> int | None:
-    return None if value < 0 else value
+    rows = {name: _tuples(tables[name]) for name in PART_TABLES}
+    rows["added"] = reference_matrix(tables["added"]).tolist()
+    return {(topic_id, partition): delta for topic_id, partition, delta in deltas_of_rows(topics, rows)}
 
 
 def _tuples(table: Table) -> list[Any]:
@@ -243,8 +217,3 @@ def reference_matrix(table: Table) -> np.ndarray:
     found[:, TIMES] = found[:, TIMES] << 32 | found[:, TIMES + 1]
     found[:, FILE] = table["file"]
     return found[:, :ROW_COLUMNS].copy()
-
-
-def _producers(table: Table, batches: Table) -> list[ProducerEntry]:
-    rest = iter(_tuples(batches))
-    return [(*entry, tuple(islice(rest, count))) for *entry, count in _tuples(table)]  # type: ignore[misc]

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker._fast.manifest.gather import gather
+from kbroker._fast.manifest.part_tables import PartTables
 from kbroker.lazy_numpy import np
 from kbroker.storage.manifest.key_table import PREFIX_OTHER
 from kbroker.storage.manifest.keys import FORM_OTHER, PackedETag, PackedKey, pack_etag, pack_object_key
-from kbroker.storage.manifest.partition_state import RefRow
 from kbroker.storage.manifest.record import UINT32_MAX, FileEntry, ManifestRecord
-from kbroker.storage.manifest.record_columns import TABLES, join_columns
+from kbroker.storage.manifest.record_columns import PART_TABLES, ROW_WIDTHS, TABLES, join_columns
 
 
-def encode_record(record: ManifestRecord) -> bytes:
-    """The record's bytes, which `read_record` turns into an equal record."""
-    topics, gathered = gather(record.partitions)
+def encode_record(record: ManifestRecord, tables: PartTables | None = None) -> bytes:
+    """The record's bytes, which `read_record` turns into an equal record.
+
+    `tables`: what it says of partitions, where `record.partitions` does not.
+    """
+    if tables is None:
+        tables = PartTables()
+        for (topic_id, partition), delta in record.partitions.items():
+            tables.add(topic_id, partition, delta, delta.number, delta.leader_epoch)
     about, files = _files(record.files)
-    tables = {"topics": [np.frombuffer(b"".join(topics), "V16")], "files": files}
-    for table, values in gathered.items():
-        width = len(RefRow._fields if table == "added" else TABLES[table])
-        tables[table] = list(np.frombuffer(values, np.int64).reshape(-1, width).T)
-    base, end, start, length, crc, epoch, timestamp, records, times, file = tables["added"]
+    columns = {"topics": [np.frombuffer(b"".join(tables.topics), "V16")], "files": files}
+    for table, values in zip(PART_TABLES, tables.tables, strict=True):
+        columns[table] = list(np.frombuffer(values, np.int64).reshape(-1, ROW_WIDTHS[table]).T)
+    base, end, start, length, crc, epoch, timestamp, records, times, file = columns["added"]
     span, late = times >> 32 & UINT32_MAX, times & UINT32_MAX
-    tables["added"] = [base, end - base, start, length, crc, epoch, timestamp, records, span, late, file]
-    return join_columns(record.time_ms, about | _rare(record), tables)
+    columns["added"] = [base, end - base, start, length, crc, epoch, timestamp, records, span, late, file]
+    return join_columns(record.time_ms, about | _rare(record), columns)
 
 
 def _files(files: tuple[FileEntry, ...]) -> tuple[dict[str, Any], list[np.ndarray]]:

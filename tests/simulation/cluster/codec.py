@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbroker._fast.manifest.part_tables import PartTables
 from kbroker.storage.manifest import record_decode, record_encode
+from kbroker.storage.manifest.part_deltas import deltas_of
 from kbroker.storage.manifest.record import ManifestRecord
 from tests.simulation.cluster.violation import Violation
 
@@ -21,12 +23,14 @@ def begin(*, is_real: bool) -> None:
     _is_real = is_real
 
 
-def encode_record(record: ManifestRecord) -> Any:
+def encode_record(record: ManifestRecord, tables: PartTables | None = None) -> Any:
     """The payload of a record."""
+    if tables is not None:
+        record = record._replace(partitions={(topic_id, n): delta for topic_id, n, delta in deltas_of(tables)})
     if not _is_real:
         _records.append(record)
         return {"record": len(_records) - 1}
-    data = record_encode.encode_record(record)
+    data = record_encode.encode_record(record, tables)
     if record_decode.read_record(data, "new manifest record") != record:
         raise Violation(f"{record} is encoded as another")
     return data

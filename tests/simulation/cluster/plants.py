@@ -23,6 +23,7 @@ from kbroker.cluster.protocol import (
     record_builder,
     registration,
 )
+from kbroker.cluster.protocol.append_parts import all_parts
 from kbroker.cluster.protocol.messages import CommitAnswer, CommitRequest, PartAnswer, PartKind, Verdict
 from kbroker.storage.ledger import numbered_log, ownership
 from kbroker.storage.manifest import record_check, tails
@@ -158,7 +159,7 @@ def fencing_without_a_term(receive: Any) -> Any:
     def wrong(self: Any, message: Any) -> None:
         if not self.leads and isinstance(message, CommitRequest):
             at = self._ledger.manifest.number
-            answers = tuple(PartAnswer(part.id, Verdict.FENCED, 0, at) for part in message.parts)
+            answers = tuple(PartAnswer(part.id, Verdict.FENCED, 0, at) for part in all_parts(message))
             self._transport.send(message.number, CommitAnswer(message.id, answers))
         receive(self, message)
 
@@ -360,7 +361,7 @@ RULES = {
     ),
     "once-a-record": Rule(
         "4", "one record has each partition at most once",
-        together(always(True, (joined_record, "is_once_a_record")), always(False, (judge, "is_twice"))),
+        together(always(True, (joined_record, "is_once_a_record")), always((), (judge, "second_parts"))),
     ),
     "pack-once": Rule(
         "4", "parts that share an object are appended in one record: one too early makes all too early",

@@ -4,14 +4,13 @@ import numpy as np
 import pytest
 
 from kbroker._fast.manifest.appends import apply_appends, plan_appends
-from kbroker._fast.manifest.gather import gather
+from kbroker._fast.manifest.part_tables import PartTables
 from kbroker.storage.manifest.partition_state import BLOCK_ROWS, PartitionState, RefRow
 from kbroker.storage.manifest.record import PartitionDelta
+from kbroker.storage.manifest.record_columns import PART_TABLES, ROW_WIDTHS
 
 TOPIC = bytes(range(16))
 NO_CHANGE = PartitionDelta(0, None, None, None, None, (), (), (), (), ())
-WIDTHS = {"parts": 17, "added": 10, "removed": 1, "producers": 6, "batches": 4, "open": 2, "aborted": 4,
-          "aborted_gone": 1, "epochs": 2}  # fmt: skip
 
 
 def row(base, end):
@@ -29,8 +28,13 @@ def state_at(end, log_start=0):
 
 
 def tables_of(*deltas):
-    _, tables = gather({(TOPIC, number): delta for number, delta in enumerate(deltas)})
-    return {name: np.frombuffer(values, np.int64).reshape(-1, WIDTHS[name]) for name, values in tables.items()}
+    gathered = PartTables()
+    for number, delta in enumerate(deltas):
+        gathered.add(TOPIC, number, delta, delta.number, delta.leader_epoch)
+    return {
+        name: np.frombuffer(values, np.int64).reshape(-1, ROW_WIDTHS[name])
+        for name, values in zip(PART_TABLES, gathered.tables, strict=True)
+    }
 
 
 def plan(states, tables, fenced=()):
@@ -137,19 +141,3 @@ def test_tables_of_another_width_are_refused():
     tables = tables_of(APPEND)
     with pytest.raises(ValueError, match="columns"):
         plan_appends({}, [], tables["added"], tables["added"], lambda number: False)
-
-
-@pytest.mark.parametrize(
-    "delta",
-    [
-        NO_CHANGE._replace(added=((1, 2),)),
-        NO_CHANGE._replace(producers=((1, 2),)),
-        NO_CHANGE._replace(removed=("a",)),
-        NO_CHANGE._replace(end_offset=1 << 63),
-        NO_CHANGE._replace(added=[row(0, 1)]),
-        (1, 2),
-    ],
-)
-def test_what_is_no_delta_is_not_gathered(delta):
-    with pytest.raises((TypeError, OverflowError)):
-        gather({(TOPIC, 0): delta})

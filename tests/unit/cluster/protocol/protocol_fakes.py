@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from kbroker.cluster.protocol.append_parts import commit_request
 from kbroker.cluster.protocol.led_partition import LedPartition
 from kbroker.cluster.protocol.messages import (
     CommitRequest,
@@ -111,7 +112,7 @@ def resign_part(successor: int, clean: bool, place: PartitionId = P, epoch: int 
 
 
 def request(*parts: Part, files: Sequence[str] = ("_packs/0000000001-00000000000000000001.pack",)) -> CommitRequest:
-    return CommitRequest(parts[0].id, parts[0].number, NOWHERE, tuple(map(file, files)), parts)
+    return commit_request(parts[0].id, parts[0].number, NOWHERE, map(file, files), parts)
 
 
 class Topics:

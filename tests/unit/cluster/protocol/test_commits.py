@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kbroker.cluster.protocol.append_parts import all_parts
 from kbroker.cluster.protocol.commits import Commit, Commits
 from kbroker.cluster.protocol.messages import Part, PartAnswer, Verdict
 from tests.unit.cluster.protocol.protocol_fakes import NOWHERE, P, Q, append_part, file, pack, replace_part
@@ -22,7 +23,7 @@ def answer(commits: Commits, commit: Commit, at: int, part: int = 0) -> None:
 
 def sent(commits: Commits) -> list[list[int]]:
     """Base offsets of the parts of each request."""
-    return [[part.base_offset for part in request.parts] for request in commits.requests(NOWHERE)]
+    return [[part.base_offset for part in all_parts(request)] for request in commits.requests(NOWHERE)]
 
 
 def test_windows_are_sent_from_the_oldest_until_each_part_is_answered() -> None:

@@ -9,20 +9,20 @@ import pytest
 from kbroker.cluster.protocol.controller import Phase
 from kbroker.cluster.protocol.ledger_copy import LogCopy
 from kbroker.cluster.protocol.manifest_state import ManifestState
-from kbroker.cluster.protocol.messages import CommitAnswer, CommitRequest, Log, Positions, StreamedRecord, Verdict
+from kbroker.cluster.protocol.messages import CommitAnswer, Log, Positions, StreamedRecord, Verdict
 from kbroker.cluster.protocol.registration import SavedIdentity
 from kbroker.storage.manifest.leadership import Mode
 from kbroker.storage.manifest.record_decode import read_record
 from kbroker.storage.stores.object_store import StoreUnavailable
 from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
 from tests.unit.cluster.protocol.protocol_cluster import Broker, Change, Cluster, running
-from tests.unit.cluster.protocol.protocol_fakes import P, Q, T, append_part
+from tests.unit.cluster.protocol.protocol_fakes import P, Q, T, append_part, request
 
 
 def verdicts(cluster: Cluster) -> list[Verdict]:
     """Of the answers that are on their way."""
     answers = [message for _, _, message in cluster.messages if isinstance(message, CommitAnswer)]
-    return [answer.verdict for message in answers for answer in message.answers]
+    return [answer.verdict for message in answers for answer in message.part_answers()]
 
 
 def leader(cluster: Cluster, place: tuple[bytes, int] = P) -> Broker:
@@ -118,7 +118,7 @@ def test_request_of_a_sender_that_knows_more_is_not_judged() -> None:
     cluster = running(1, t=Mode.OBJECT)
     broker = cluster.brokers[0]
     ahead = Positions(broker.ledger.manifest.number, broker.ledger.metadata.number + 1)
-    broker.controller.receive(CommitRequest(1, 1, ahead, (), (append_part(0, 5, epoch=1),)))
+    broker.controller.receive(request(append_part(0, 5, epoch=1))._replace(positions=ahead))
     assert not broker.controller.append_manifest()
     assert cluster.messages == []
 
