@@ -1,4 +1,4 @@
-"""A manifest record of many append parts: judged, encoded, decoded, checked and applied to an image.
+"""A manifest record of many append parts: encoded, decoded, checked and applied to an image.
 
 KBROKER_BENCH_PARTS sets the number of parts; each has one reference, every third one producer, and PARTS_A_PACK of them
 share an object.
@@ -7,13 +7,10 @@ share an object.
 from __future__ import annotations
 
 import os
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kbroker.cluster.protocol.judge import Ledger, Outcome, judge_request
-from kbroker.cluster.protocol.messages import CommitRequest, Part, PartKind, Positions
 from kbroker.storage.formats.object_keys import pack_key
 from kbroker.storage.manifest.checked_columns import check_columns
 from kbroker.storage.manifest.image import ManifestImage
@@ -86,16 +83,6 @@ def test_check_a_record(benchmark: Any) -> None:
 @pytest.mark.benchmark(group="manifest-record")
 def test_decode_and_check_columns(benchmark: Any) -> None:
     benchmark(check_columns, led_image(), encode_record(appends(0)), "record")
-
-
-@pytest.mark.benchmark(group="manifest-record")
-def test_judge(benchmark: Any) -> None:
-    record = appends(0)
-    changed = enumerate(record.partitions.items())
-    parts = tuple(Part(n, PartKind.APPEND, *place, 1, 5, 0, 10, delta) for n, (place, delta) in changed)
-    request = CommitRequest(1, 1, Positions(0, 0), record.files, parts)
-    ledger = Ledger(led_image(), SimpleNamespace(knows=lambda topic_id: True), ())
-    assert set(benchmark(judge_request, request, ledger)) == {Outcome.ACCEPTED}
 
 
 def each_time(benchmark: Any, call: Any, made: Any) -> None:

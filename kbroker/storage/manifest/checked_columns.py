@@ -7,17 +7,18 @@ from typing import NamedTuple
 from kbroker._fast.manifest.appends import plan_appends
 from kbroker.lazy_numpy import np
 from kbroker.storage.manifest.image import ManifestImage
-from kbroker.storage.manifest.partition_state import PartitionState
+from kbroker.storage.manifest.partition_state import FILE, PartitionState
 from kbroker.storage.manifest.record import ManifestRecord, RecordParser
 from kbroker.storage.manifest.record_check import check_partitions, check_whole
 from kbroker.storage.manifest.record_decode import (
-    matrix,
     partitions_of,
     read_columns,
     record_of,
-    reference_matrix,
+    reference_rows,
     select_parts,
 )
+
+TOPIC = 0  # the first column of a part
 
 
 class CheckedColumns(NamedTuple):
@@ -49,24 +50,18 @@ def check_columns(image: ManifestImage, payload: bytes, name: str) -> CheckedCol
     """
     parser = RecordParser(name)
     columns = read_columns(payload, parser)
-    tables = columns.tables
-    parts, added = matrix(tables["parts"]), reference_matrix(tables["added"])
-    topics = [bytes(topic_id) for topic_id in tables["topics"]["topic_id"].tolist()]
+    topics, parts, added = columns.topics, columns.rows["parts"], reference_rows(columns.rows["added"])
     states = plan_appends(image.partitions, topics, parts, added, image.is_fenced)
-    others = np.array([state is None for state in states], bool)
-    deltas = partitions_of(select_parts(tables, others)) if others.any() else {}
+    deltas = {}
+    if None in states:
+        others = np.array([state is None for state in states], bool)
+        deltas = partitions_of(topics, select_parts(columns.rows, others))
     record = record_of(parser, columns, deltas)
-    references = np.bincount(tables["added"]["file"], minlength=len(record.files)).astype(np.int32)
-    changed = {topics[topic] for topic in np.unique(tables["parts"]["topic"]).tolist()}
+    references = np.bincount(added[:, FILE], minlength=len(record.files)).astype(np.int32)
+    changed = {topics[topic] for topic in np.flatnonzero(np.bincount(parts[:, TOPIC])).tolist()}
     check_whole(image, record, name, changed, int(np.count_nonzero(references)))
     check_partitions(image, record, name)
+    rows = columns.rows
     return CheckedColumns(
-        record,
-        states,
-        parts,
-        added,
-        matrix(tables["producers"]),
-        matrix(tables["batches"]),
-        matrix(tables["open"]),
-        references,
+        record, states, parts, added, rows["producers"], rows["batches"], rows["open"], references
     )

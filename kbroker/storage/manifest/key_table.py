@@ -9,9 +9,10 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 
+from kbroker._fast.manifest.key_hash import hash_key
 from kbroker.lazy_numpy import np
 from kbroker.storage.formats.object_keys import PACKS_DIR
-from kbroker.storage.manifest.keys import PackedKey, hash_key, hash_keys, pack_object_key, unpack_object_key
+from kbroker.storage.manifest.keys import PackedKey, hash_keys, pack_object_key, unpack_object_key
 from kbroker.storage.manifest.partition_state import KFS, KLIX, PACK
 
 PREFIX_OTHER = -1  # the key is kept as a string

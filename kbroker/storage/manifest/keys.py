@@ -8,13 +8,13 @@ caller keeps any other form as a string. Both directions are exact.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from kbroker.lazy_numpy import np
 from kbroker.storage.formats.object_keys import PACKS_DIR, KlixKey, PackKey, parse_key
 
 GENERATION_MAX = 1 << 29
-_UINT64 = (1 << 64) - 1
 _MULTIPLIER = 0x9E3779B97F4A7C15
 _MIX = 29
 
@@ -43,6 +43,7 @@ class PackedETag(NamedTuple):
     form: int
 
 
+@lru_cache(maxsize=1024)  # a record's keys are packed again as they are looked for and added
 def pack_object_key(key: str) -> tuple[str, PackedKey] | None:
     """(prefix, numbers) of a key below the root; None for another form."""
     parsed = parse_key(key)
@@ -98,17 +99,8 @@ def unpack_etag(packed: PackedETag) -> str:
     return f"{quote}{packed.first:016x}{packed.second:016x}{suffix}{quote}"
 
 
-def hash_key(values: tuple[int, ...]) -> int:
-    """A 64-bit hash of a prefix's number and a PackedKey; hash_keys is the same for columns."""
-    result = 0
-    for value in values:
-        result = (result ^ value) * _MULTIPLIER & _UINT64
-        result ^= result >> _MIX
-    return result
-
-
 def hash_keys(columns: list[np.ndarray]) -> np.ndarray:
-    """hash_key of each row of integer columns, none of them negative."""
+    """key_hash.hash_key of each row of integer columns, none of them negative."""
     result = np.zeros(len(columns[0]), np.uint64)
     for column in columns:
         result ^= column.astype(np.uint64)

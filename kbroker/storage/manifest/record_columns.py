@@ -30,10 +30,12 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
+from kbroker._fast.manifest.unpack import unpack_rows
 from kbroker.lazy_numpy import np
 from kbroker.storage.manifest.record import COLUMNS_VERSION, RecordParser
 
 HEADER = struct.Struct("<HHIq12I")
+TOPIC_BYTES = 16
 # Columns by table, in order. Of `parts`, -1 says that a value is unchanged or not given; the last seven say how many
 # rows of the tables below are the partition's.
 TABLES: dict[str, tuple[tuple[str, str], ...]] = {
@@ -104,15 +106,18 @@ Table = dict[str, "np.ndarray"]  # a string: numpy is loaded at its first use
 
 
 class RecordColumns(NamedTuple):
-    """A record's header, JSON and tables; what they hold is not checked yet."""
+    """A record's header, JSON and tables; what they hold is not checked yet. `rows`: the other tables as rows of int64,
+    with the columns of TABLES."""
 
     time_ms: int
     about: dict[str, Any]
-    tables: dict[str, Table]
+    topics: list[bytes]
+    files: Table
+    rows: dict[str, np.ndarray]
 
-    def rows(self, table: str) -> int:
-        """Rows of a table."""
-        return len(next(iter(self.tables[table].values())))
+    def column(self, table: str, name: str) -> np.ndarray:
+        """A column of `rows`."""
+        return self.rows[table][:, _places()[table][name]]
 
 
 @cache
@@ -121,8 +126,14 @@ def _types() -> dict[str, list[tuple[str, np.dtype[Any]]]]:
 
 
 @cache
-def _empty(table: str) -> Table:
-    return {name: np.empty(0, dtype.newbyteorder("=")) for name, dtype in _types()[table]}
+def _places() -> dict[str, dict[str, int]]:
+    return {table: {name: n for n, (name, _) in enumerate(columns)} for table, columns in TABLES.items()}
+
+
+@cache
+def _codes(table: str) -> str:
+    """The types of a table's columns, as of struct."""
+    return "".join({"<i8": "q", "<i4": "i", "<u4": "I", "<i2": "h", "u1": "B"}[code] for _, code in TABLES[table])
 
 
 def version_of(data: object) -> int | None:
@@ -163,14 +174,15 @@ def split_columns(data: bytes, parser: RecordParser) -> RecordColumns:
         about = json.loads(data[HEADER.size : position].decode())
     except (ValueError, RecursionError) as error:
         raise parser.fail(f"JSON at {HEADER.size}: {error}") from error
-    tables: dict[str, Table] = {}
-    for (table, columns), count in zip(_types().items(), rows, strict=True):
-        if count == 0:
-            tables[table] = _empty(table)
-            continue
-        found = tables[table] = {}
-        for name, dtype in columns:
-            column = np.frombuffer(data, dtype, count, position)
-            found[name] = column.astype(dtype.newbyteorder("="))  # aligned, of this machine's byte order
-            position += count * dtype.itemsize
-    return RecordColumns(parser.integer(time_ms, "time"), parser.mapping(about, "JSON"), tables)
+    topics_rows, files_rows, *part_rows = rows
+    topics = [data[at : at + TOPIC_BYTES] for at in range(position, position + topics_rows * TOPIC_BYTES, TOPIC_BYTES)]
+    position += topics_rows * TOPIC_BYTES
+    files: Table = {}
+    for name, dtype in _types()["files"]:
+        files[name] = np.frombuffer(data, dtype, files_rows, position).astype(dtype.newbyteorder("="))  # aligned
+        position += files_rows * dtype.itemsize
+    tables: dict[str, np.ndarray] = {}
+    for table, count in zip(PART_TABLES, part_rows, strict=True):
+        tables[table] = np.empty((count, len(TABLES[table])), np.int64)
+        position = unpack_rows(data, position, _codes(table), tables[table])
+    return RecordColumns(parser.integer(time_ms, "time"), parser.mapping(about, "JSON"), topics, files, tables)

@@ -23,7 +23,7 @@ from kbroker.storage.manifest.record import (
     parse_record,
     parse_wal,
 )
-from kbroker.storage.manifest.record_columns import PART_TABLES, RecordColumns, Table, split_columns
+from kbroker.storage.manifest.record_columns import PART_TABLES, TABLES, RecordColumns, split_columns
 
 # Columns that hold -1 for unchanged or not given, and those that hold what is always there. Unsigned ones hold no less
 # than 0 anyway.
@@ -55,46 +55,45 @@ def read_record(payload: Any, name: str) -> ManifestRecord:
         return parse_record(payload, name)
     parser = RecordParser(name)
     columns = read_columns(payload, parser)
-    return record_of(parser, columns, partitions_of(columns.tables))
+    return record_of(parser, columns, partitions_of(columns.topics, columns.rows))
 
 
 def read_columns(payload: bytes, parser: RecordParser) -> RecordColumns:
     """The columns of a record of version 3, with every value of the tables checked."""
     columns = split_columns(payload, parser)
-    tables = columns.tables
-    parts, added, files = tables["parts"], tables["added"], tables["files"]
+    column, rows, files = columns.column, columns.rows, columns.files
     for table, least in _LEAST.items():
-        for name, low in least.items() if columns.rows(table) else ():
-            require(parser, table, tables[table][name] >= low, name)
+        _check_least(parser, columns, table, least)
     for name in COUNTED_TABLES:
-        counts = parts[name] if name != "open" else np.maximum(parts[name], 0)  # -1: unchanged
-        _check_sum(parser, counts, columns.rows(name), name)
-    _check_sum(parser, tables["producers"]["batches"], columns.rows("batches"), "batches")
-    require(parser, "producers", tables["producers"]["batches"] <= PRODUCER_BATCHES_MAX, "batches")
-    require(parser, "aborted", tables["aborted"]["last"] >= tables["aborted"]["first"], "last")
-    require(parser, "parts", parts["topic"] < columns.rows("topics"), "topic")
-    if len(set(tables["topics"]["topic_id"].tolist())) < columns.rows("topics"):
+        counts = column("parts", name) if name != "open" else np.maximum(column("parts", name), 0)  # -1: unchanged
+        _check_sum(parser, counts, len(rows[name]), name)
+    batches = column("producers", "batches")
+    _check_sum(parser, batches, len(rows["batches"]), "batches")
+    require(parser, "producers", batches <= PRODUCER_BATCHES_MAX, "batches")
+    require(parser, "aborted", column("aborted", "last") >= column("aborted", "first"), "last")
+    require(parser, "parts", column("parts", "topic") < len(columns.topics), "topic")
+    if len(set(columns.topics)) < len(columns.topics):
         raise parser.fail("topics: one is there twice")
-    if len(np.unique(parts["topic"].astype(np.int64) << 32 | parts["partition"])) < columns.rows("parts"):
+    places = np.sort(column("parts", "topic") << 32 | column("parts", "partition"))
+    if (places[1:] == places[:-1]).any():
         raise parser.fail("parts: a partition is there twice")
     check_file_columns(parser, "objects", files, parse_prefixes(parser, columns.about.get("k"), "k"))
     require(parser, "objects", files["prefix"] >= PREFIX_OTHER, "prefix")
-    require(parser, "references", added["file"] < columns.rows("files"), "object")
+    base, count, start, length, crc, epoch, timestamp, records, span, _, file = rows["added"].T
+    require(parser, "references", file < len(files["size"]), "object")
+    size = files["size"][file]
     check_references(
-        parser,
-        "references",
-        added["base_offset"],
-        added["count"],
-        added["start"],
-        added["length"],
-        added["crc32c"],
-        added["leader_epoch"],
-        added["max_timestamp"],
-        added["record_count"],
-        added["span"].astype(np.int64) - 1,
-        files["size"][added["file"]],
+        parser, "references", base, count, start, length, crc, epoch, timestamp, records, span - 1, size
     )
     return columns
+
+
+def _check_least(parser: RecordParser, columns: RecordColumns, table: str, least: dict[str, int]) -> None:
+    bounds = np.array([least.get(name, -INT64_MAX - 1) for name, _ in TABLES[table]])
+    low = columns.rows[table] < bounds
+    if low.any():
+        for place, (name, _) in enumerate(TABLES[table]):
+            require(parser, table, ~low[:, place], name)
 
 
 def _check_sum(parser: RecordParser, counts: np.ndarray, rows: int, name: str) -> None:
@@ -159,7 +158,7 @@ def _files(parser: RecordParser, columns: RecordColumns) -> tuple[FileEntry, ...
     etags = parser.mapping(columns.about.get("e"), "e")
     found: list[FileEntry] = []
     taken = 0
-    rows = zip(*(column.tolist() for column in columns.tables["files"].values()), strict=True)
+    rows = zip(*(column.tolist() for column in columns.files.values()), strict=True)
     for place, row in enumerate(rows):
         size, first, second, rewrite, etag_first, etag_second, crc32c, prefix, generation, form = row
         if prefix == PREFIX_OTHER:
@@ -178,42 +177,27 @@ def _files(parser: RecordParser, columns: RecordColumns) -> tuple[FileEntry, ...
     return tuple(found)
 
 
-def select_parts(tables: dict[str, Table], chosen: np.ndarray) -> dict[str, Table]:
-    """The tables with the chosen partitions alone, and all topics and objects."""
-    parts = tables["parts"]
-    counts = {name: np.maximum(parts[name], 0) for name in COUNTED_TABLES}
-    kept = {name: np.repeat(chosen, count) for name, count in counts.items()}
+def select_parts(rows: dict[str, np.ndarray], chosen: np.ndarray) -> dict[str, np.ndarray]:
+    """The tables with the chosen partitions alone."""
+    first = TABLES["parts"].index(("added", "<u4"))
+    counts = np.maximum(rows["parts"][:, first:], 0)
+    kept = {name: np.repeat(chosen, counts[:, n]) for n, name in enumerate(COUNTED_TABLES)}
     kept["parts"] = chosen
-    kept["batches"] = np.repeat(kept["producers"], tables["producers"]["batches"])
-    return tables | {
-        name: {column: values[rows] for column, values in tables[name].items()} for name, rows in kept.items()
-    }
+    kept["batches"] = np.repeat(kept["producers"], rows["producers"][:, -1])
+    return {name: rows[name][kept[name]] for name in PART_TABLES}
 
 
-def partitions_of(tables: dict[str, Table]) -> dict[tuple[bytes, int], PartitionDelta]:
+def partitions_of(topics: list[bytes], rows: dict[str, np.ndarray]) -> dict[tuple[bytes, int], PartitionDelta]:
     """The deltas in these tables, which were checked."""
-    topics: list[bytes] = [bytes(topic_id) for topic_id in tables["topics"]["topic_id"].tolist()]
-    rows = {name: _tuples(tables[name]) for name in PART_TABLES}
-    rows["added"] = reference_matrix(tables["added"]).tolist()
-    return {(topic_id, partition): delta for topic_id, partition, delta in deltas_of_rows(topics, rows)}
+    listed = {name: table.tolist() for name, table in rows.items()}
+    listed["added"] = reference_rows(rows["added"]).tolist()
+    return {(topic_id, partition): delta for topic_id, partition, delta in deltas_of_rows(topics, listed)}
 
 
-def _tuples(table: Table) -> list[Any]:
-    return list(zip(*(column.tolist() for column in table.values()), strict=True))
-
-
-def matrix(table: Table) -> np.ndarray:
-    """A table as rows of int64."""
-    found = np.empty((len(next(iter(table.values()))), len(table)), np.int64)
-    for place, column in enumerate(table.values()):
-        found[:, place] = column
-    return found
-
-
-def reference_matrix(table: Table) -> np.ndarray:
+def reference_rows(added: np.ndarray) -> np.ndarray:
     """The references added as rows in RefRow's order."""
-    found = matrix(table)
+    found = added[:, :ROW_COLUMNS].copy()
     found[:, 1] += found[:, 0]
-    found[:, TIMES] = found[:, TIMES] << 32 | found[:, TIMES + 1]
-    found[:, FILE] = table["file"]
-    return found[:, :ROW_COLUMNS].copy()
+    found[:, TIMES] = added[:, TIMES] << 32 | added[:, TIMES + 1]
+    found[:, FILE] = added[:, FILE + 1]
+    return found

@@ -2,12 +2,12 @@ import random
 
 import pytest
 
+from kbroker._fast.manifest.key_hash import hash_key
 from kbroker.storage.formats.object_keys import klix_key, pack_key
 from kbroker.storage.manifest.deletions import DeleteQueue
 from kbroker.storage.manifest.files import FileTable
 from kbroker.storage.manifest.key_table import PREFIX_OTHER
 from kbroker.storage.manifest.keys import (
-    hash_key,
     hash_keys,
     pack_etag,
     pack_object_key,

@@ -1,0 +1,3 @@
+import numpy as np
+
+def unpack_rows(data: bytes, position: int, codes: str, rows: np.ndarray) -> int: ...
