@@ -14,7 +14,8 @@ class Commit:
     """A flush window, or another change of objects: parts that are sent together.
 
     `counter`: the lowest one in the keys of its objects. `files` is set when they are stored. `parts`, by id, are those
-    under way. `is_cut`: it has its parts; before, its objects are being written.
+    under way. `is_cut`: it has its parts; before, its objects are being written. `request` is the last one made of it,
+    None once it has other parts to send.
     """
 
     def __init__(self, commit_id: int, counter: int) -> None:
@@ -23,6 +24,7 @@ class Commit:
         self.is_cut = False
         self.parts: dict[int, Part] = {}
         self.files: tuple[FileEntry, ...] | None = None
+        self.request: CommitRequest | None = None
 
 
 class Refusal(NamedTuple):
@@ -102,10 +104,14 @@ class Commits:
 
     def request(self, commit: Commit, positions: Positions) -> CommitRequest | None:
         """The parts of one that have no final answer; None if it is not stored, or there are none."""
-        parts = tuple(part for part in commit.parts.values() if part.id not in self._answered)
-        if commit.files is None or not parts:
+        if commit.files is None:
             return None
-        return commit_request(commit.id, self.number, positions, commit.files, parts)
+        if commit.request is None:
+            parts = [part for part in commit.parts.values() if part.id not in self._answered]
+            if not parts:
+                return None
+            commit.request = commit_request(commit.id, self.number, positions, commit.files, parts)
+        return commit.request._replace(positions=positions)
 
     def ahead(self, place: PartitionId) -> list[Part]:
         """The appends of a partition that its own row has not got yet, oldest first: what the next is folded on."""
@@ -121,6 +127,7 @@ class Commits:
     def committed(self, answer: PartAnswer) -> None:
         """A part is in the ledger; it ends when the own copy has it (`end_applied`)."""
         self._answered[answer.part] = answer.at
+        self._commit_of[answer.part].request = None
 
     def refuse(self, part: Part, at: int) -> None:
         """A part will not be in the ledger, by a verdict that was judged from the manifest record `at`."""
@@ -148,14 +155,17 @@ class Commits:
 
     def _remove(self, part: Part) -> Commit:
         commit = self._commit_of.pop(part.id)
+        commit.request = None
         del commit.parts[part.id]
         if not commit.parts:
             self._commits.pop(commit.id, None)
         self._answered.pop(part.id, None)
-        parts = self._parts_of[part.place]
-        parts.remove(part)
-        if not parts:
-            del self._parts_of[part.place]
+        place = part.place
+        parts = self._parts_of[place]
+        if len(parts) == 1:
+            del self._parts_of[place]
+        else:
+            parts.remove(part)
         return commit
 
     def oldest_under_way(self) -> int:
@@ -172,7 +182,9 @@ def is_applied(at: int, applied: int) -> bool:
 
 def is_next_to_end(part: Part, parts: Sequence[Part]) -> bool:
     """§4: the windows of a partition, which `parts` has as they were cut, end in that order."""
-    return part.kind is not PartKind.APPEND or part is next(each for each in parts if each.kind is PartKind.APPEND)
+    if part.kind is not PartKind.APPEND or part is parts[0]:
+        return True
+    return part is next(each for each in parts if each.kind is PartKind.APPEND)
 
 
 def is_settled(refusal: Refusal, applied: int) -> bool:

@@ -123,6 +123,31 @@ def test_request_of_a_sender_that_knows_more_is_not_judged() -> None:
     assert cluster.messages == []
 
 
+def test_request_that_finds_no_room_waits_with_all_behind_it() -> None:
+    cluster = running(1, t=Mode.OBJECT, u=Mode.OBJECT)
+    broker = cluster.brokers[0]
+    controller = broker.controller
+    controller.builder.parts_max = 1
+    for place, end in ((P, 5), (Q, 3), (P, 8)):
+        broker.flush(place, end)
+    cluster.deliver()
+    ends = []
+    while controller.append_manifest():
+        ends.append([broker.ledger.image.partition(*place).end_offset for place in (P, Q)])
+    assert ends == [[5, 0], [5, 3], [8, 3]]
+
+
+def test_request_whose_columns_do_not_fit_together_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = running(1, t=Mode.OBJECT)
+    broker = cluster.brokers[0]
+    made = request(append_part(0, 5, epoch=broker.led.get(P).leader_epoch))
+    broker.controller.receive(made._replace(files=()))
+    assert not broker.controller.append_manifest()
+    assert "request 0 of broker number 1 is dropped: reference 0: its object is missing" in caplog.text
+    broker.controller.receive(made)
+    assert broker.controller.append_manifest()
+
+
 def test_record_in_doubt_is_appended_again_as_it_is() -> None:
     cluster = Cluster()
     store = FaultyStore(cluster.store)
