@@ -12,6 +12,7 @@ from kbroker.clock import ManualClock
 from kbroker.coordinator.group.config import GroupConfig
 from kbroker.coordinator.group.coordinator import GroupCoordinator
 from kbroker.limits import MIB
+from tests.unit.coordinator.coordinator_fakes import MemoryTopic
 
 READ_BYTES = 4 * MIB
 
@@ -108,8 +109,7 @@ def coordinator_on(logs: list[MemoryLog], executor: Executor | None = None) -> G
     coordinator = GroupCoordinator(
         GroupConfig(initial_rebalance_delay_ms=0),
         ManualClock(),
-        open_logs=lambda: logs,  # type: ignore[arg-type,return-value]
-        ensure_topic=lambda: None,
+        topic=MemoryTopic(logs),
         topic_exists=lambda topic, partition: True,
         executor=executor or NowExecutor(),
     )

@@ -7,14 +7,16 @@ share groups need is loaded with --share-groups only.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-from kbroker._fast.partition.partition import Partition
 from kbroker.app.config import BrokerConfig
+from kbroker.app.internal_topics import LoggedTopic
 from kbroker.app.open_cluster import Cluster
 from kbroker.clock import Clock
 from kbroker.cluster.image import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from kbroker.cluster.producer_ids import ProducerIds
+from kbroker.cluster.topics import Topics
 from kbroker.coordinator.group.config import GroupConfig
 from kbroker.coordinator.group.coordinator import GroupCoordinator
 from kbroker.coordinator.group.environment import GroupEnvironment, LoggedTopics, TopicChanges
@@ -23,7 +25,6 @@ from kbroker.coordinator.transaction.coordinator import TransactionCoordinator
 from kbroker.coordinator.transaction.marker_sink import MarkerSink
 from kbroker.limits import GROUP_SIZE_MAX, SHARE_GROUP_SIZE_MAX
 from kbroker.log.cold_read import ColdReader
-from kbroker.log.internal_log import InternalLog, ReadCold
 from kbroker.log.log_table import LogTable
 
 if TYPE_CHECKING:
@@ -62,17 +63,22 @@ def build_coordinators(
     transactions = TransactionCoordinator(
         transaction_config(config),
         clock,
-        open_logs=lambda: _internal_logs(logs, cold_reader, TRANSACTION_STATE),
-        ensure_topic=lambda: cluster.topics.ensure_internal_topic(TRANSACTION_STATE),
-        write_marker=MarkerSink(logs.partition, groups.write_marker, clock.now_ms),
+        topic=LoggedTopic(TRANSACTION_STATE, cluster.topics, logs, cold_reader),
+        markers=MarkerSink(logs.partition, groups.write_marker, partial(_is_deleted, cluster.topics), clock.now_ms),
         producer_ids=producer_ids,
-        coordinator_epoch=cluster.claim.epoch,
+        newest_leader_epoch=lambda: logs.leader_epoch,
     )
     share_partitions = None
     if share_states is not None:
         share_partitions = _share_partitions(config, clock, cluster, logs, cold_reader, share_states)
         groups.on_share_member_left = share_partitions.member_left
     return Coordinators(groups, producer_ids, transactions, share_states, share_partitions)
+
+
+def _is_deleted(topics: Topics, name: str, index: int) -> bool:
+    """Whether a partition is gone. This broker writes the metadata: what its copy lacks is not merely unknown yet."""
+    topic = topics.image.by_name.get(name)
+    return topic is None or index >= topic.partitions
 
 
 def _share_partitions(
@@ -118,8 +124,7 @@ def _share_states(
             updates_per_snapshot=config.kafka["share.coordinator.snapshot.update.records.per.snapshot"],
         ),
         clock,
-        open_logs=lambda: _internal_logs(logs, cold_reader, SHARE_GROUP_STATE),
-        ensure_topic=lambda: cluster.topics.ensure_internal_topic(SHARE_GROUP_STATE),
+        topic=LoggedTopic(SHARE_GROUP_STATE, cluster.topics, logs, cold_reader),
     )
 
 
@@ -134,8 +139,7 @@ def _groups(
     return GroupCoordinator(
         group_config(config),
         clock,
-        open_logs=lambda: _internal_logs(logs, cold_reader, CONSUMER_OFFSETS),
-        ensure_topic=lambda: cluster.topics.ensure_internal_topic(CONSUMER_OFFSETS),
+        topic=LoggedTopic(CONSUMER_OFFSETS, cluster.topics, logs, cold_reader),
         topic_exists=lambda topic, index: logs.partition(topic, index) is not None,
         environment=GroupEnvironment(
             LoggedTopics(logs), lambda group_id: cluster.topics.image.group_configs.get(group_id, {})
@@ -186,14 +190,3 @@ def transaction_config(config: BrokerConfig) -> TransactionConfig:
         id_expiration_ms=kafka["transactional.id.expiration.ms"],
         remove_expired_interval_ms=kafka["transaction.remove.expired.transaction.cleanup.interval.ms"],
     )
-
-
-def _internal_logs(logs: LogTable, cold_reader: ColdReader, name: str) -> list[InternalLog] | None:
-    topic = logs.by_name.get(name)
-    if topic is None:
-        return None
-
-    def read_cold(partition: Partition) -> ReadCold:
-        return lambda offset, upper, size: cold_reader.read(partition.log, offset, upper, size)
-
-    return [InternalLog(partition, read_cold(partition)) for partition in topic.partitions]

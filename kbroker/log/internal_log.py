@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kbroker._fast.records.newest_records import next_offset_of
-from kbroker.errors import CorruptionError
+from kbroker._fast.wal.commit import FastKafkaError
+from kbroker.errors import CorruptionError, ErrorCode
 from kbroker.limits import MIB
 from kbroker.storage.stores.object_store import StoreUnavailable
 
@@ -22,13 +23,15 @@ ReadCold = Callable[[int, int, int], Sequence[bytes | memoryview]]
 
 
 class InternalLog:
-    """A thin view of a Partition. Methods may be called by any thread; `read_all` may block.
+    """A thin view of a Partition in the leader epoch that it has now: in another one nothing is written through it.
 
+    Methods may be called by any thread; `read_all` may block.
     `_lock` protects `_starts`: log starts asked for that are not in effect yet, each with the offset up to which the
     log must be in objects first; at most two, the oldest and the newest.
     """
 
     def __init__(self, partition: Partition, read_cold: ReadCold) -> None:
+        self.leader_epoch: int = partition.leader_epoch
         self._partition = partition
         self._read_cold = read_cold
         self._lock = threading.Lock()
@@ -52,8 +55,10 @@ class InternalLog:
         """Appends one batch and returns its base offset.
 
         `on_durable(error)` is called once, on another thread, with 0 or a Kafka error code. Raises FastAppendWait if
-        there is no space at the moment, FastKafkaError if the batch is refused; nothing is appended then.
+        there is no space at the moment, FastKafkaError if the batch is refused: nothing is appended then.
+        NOT_LEADER_OR_FOLLOWER: the leader epoch is over.
         """
+        self._check_led()
         base_offset, _ = self._partition.append_bytes(batch, now_ms, on_durable)
         if self._starts:
             self._settle_start()
@@ -69,6 +74,7 @@ class InternalLog:
         on_durable: Callable[[int], None],
     ) -> int:
         """Appends the end of a transaction; otherwise as `append`."""
+        self._check_led()
         base_offset, _ = self._partition.append_marker(
             producer_id, producer_epoch, coordinator_epoch, commit, now_ms, on_durable
         )
@@ -105,13 +111,23 @@ class InternalLog:
 
         Not before: the manifest may be told of a log start at any time, and a bucket with the new start but without
         what was written in place of the old part would be empty after the loss of the disk. It takes effect with a
-        later append or look at the start; a crash before that is harmless.
+        later append or look at the start; a crash, or the end of the leader epoch, before that is harmless.
         """
         with self._lock:
             self._starts[1:] = [(offset, self._partition.next_offset)]
         self._settle_start()
 
+    @property
+    def _is_led(self) -> bool:
+        return self._partition.leader_epoch == self.leader_epoch
+
+    def _check_led(self) -> None:
+        if not self._is_led:
+            raise FastKafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self}: leader epoch {self.leader_epoch} is over")
+
     def _settle_start(self) -> None:
         with self._lock:
+            if not self._is_led:
+                self._starts.clear()
             while self._starts and self._starts[0][1] <= self._partition.log.flushed_end:
                 self._partition.log.raise_log_start(self._starts.pop(0)[0])

@@ -42,6 +42,7 @@ from kbroker.coordinator.group.share.partition_states import PartitionStates
 from kbroker.coordinator.group.share.state import StateTopic
 from kbroker.coordinator.group.table import GroupTable
 from kbroker.coordinator.runtime.all_shards import list_all, no_response, run_every, run_on_active
+from kbroker.coordinator.runtime.internal_topic import InternalTopic
 from kbroker.coordinator.runtime.key_partition import group_partition
 from kbroker.coordinator.runtime.request import Request
 from kbroker.coordinator.runtime.result import Marker, Result
@@ -50,7 +51,6 @@ from kbroker.coordinator.runtime.shard_set import ShardSet, identity
 from kbroker.coordinator.share_state.store import ShareStateStore
 from kbroker.errors import ErrorCode
 from kbroker.futures import map_future
-from kbroker.log.internal_log import InternalLog
 from kbroker.protocol.apis.groups.k11_join_group import JoinGroupResponse
 from kbroker.protocol.apis.groups.k12_heartbeat import HeartbeatRequest, HeartbeatResponse
 from kbroker.protocol.apis.groups.k13_leave_group import LeaveGroupResponse
@@ -79,8 +79,7 @@ class GroupCoordinator:
         config: GroupConfig,
         clock: Clock,
         *,
-        open_logs: Callable[[], Sequence[InternalLog] | None],
-        ensure_topic: Callable[[], object],
+        topic: InternalTopic,
         topic_exists: Callable[[str, int], bool],
         environment: GroupEnvironment | None = None,
         share_states: ShareStateStore | None = None,
@@ -107,8 +106,7 @@ class GroupCoordinator:
                 None if share_states is None else self._partition_states(share_states),
                 self.activity,
             ),
-            open_logs=open_logs,
-            ensure_topic=ensure_topic,
+            topic=topic,
             executor=executor,
         )
         self.loop = self.shards.loop
@@ -128,7 +126,7 @@ class GroupCoordinator:
     # -- life ----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts the thread and, if the offsets topic exists, the loads of all shards."""
+        """Starts the thread and, if the offsets topic exists, the loads of the shards that are led here."""
         self.loop.post(self._schedule_expiry)
         self.shards.start()
 
@@ -156,7 +154,7 @@ class GroupCoordinator:
         )
 
     def locate(self) -> Future[ErrorCode]:
-        """NONE once this broker can coordinate groups; creates the offsets topic if necessary (FindCoordinator)."""
+        """NONE once the offsets topic exists; creates it if necessary (FindCoordinator)."""
         return self.shards.locate()
 
     # -- membership ----------------------------------------------------------------------------------------------
@@ -292,11 +290,16 @@ class GroupCoordinator:
         """Ends a producer's transaction in one partition of the offsets topic; NONE once the marker is durable.
 
         May be repeated. INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED and (no such partition)
-        UNKNOWN_TOPIC_OR_PARTITION are final; after any other error the marker should be retried.
+        UNKNOWN_TOPIC_OR_PARTITION are final; after any other error the marker should be retried. What is not led here
+        answers NOT_LEADER_OR_FOLLOWER: the caller asks for the partition, and not for a coordinator.
         """
+
+        def refused(error: ErrorCode) -> ErrorCode:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER if error is ErrorCode.NOT_COORDINATOR else error
+
         marker = Marker(producer_id, producer_epoch, coordinator_epoch, commit)
         request = Request(
-            lambda shard, _: Result(marker=marker, response=ErrorCode.NONE), identity, waits_for_load=True
+            lambda shard, _: Result(marker=marker, response=ErrorCode.NONE), refused, waits_for_load=True
         )
         return self.shards.submit_to_partition(partition, request)
 
@@ -324,13 +327,13 @@ class GroupCoordinator:
             result.response = ErrorCode.NONE
             return result
 
-        dropped = self.shards.submit_to_all(lambda: Request(drop, identity, waits_for_load=True, is_internal=True))
+        dropped = self.shards.submit_to_led(lambda: Request(drop, identity, waits_for_load=True, is_internal=True))
         return map_future(dropped, lambda _: None)
 
     # -- administration ------------------------------------------------------------------------------------------
 
     def list_groups(self, states: frozenset[str], types: frozenset[str]) -> Future[list[ListedGroup] | ErrorCode]:
-        """All groups whose state and type pass the filters (lower case; empty passes all), or the first error."""
+        """Groups coordinated here whose state and type pass the filters (lower case; empty passes all), or an error."""
         return list_all(self.shards, lambda shard: group_admin.list_groups(shard, states, types))
 
     def describe_group(self, group_id: str) -> Future[DescribedGroup]:

@@ -1,4 +1,4 @@
-"""Operations on all shards of a coordinator."""
+"""Operations on all shards of a coordinator that are led here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kbroker.futures import map_future
 
 
 def list_all(shards: ShardSet[S], run: Callable[[S], Result]) -> Future[list[Any] | ErrorCode]:
-    """What `run` lists of each shard, as one list; or the first error."""
+    """What `run` lists of each shard that is led here, as one list; or the first error."""
 
     def merge(parts: list[Any]) -> list[Any] | ErrorCode:
         errors = [part for part in parts if isinstance(part, ErrorCode)]
@@ -24,7 +24,7 @@ def list_all(shards: ShardSet[S], run: Callable[[S], Result]) -> Future[list[Any
     def new_request() -> Request:
         return Request(lambda shard, future: run(shard), identity, is_read=True)
 
-    return map_future(shards.submit_to_all(new_request), merge)
+    return map_future(shards.submit_to_led(new_request), merge)
 
 
 def run_on_active(shards: ShardSet[S], run: Callable[[S], Result], *, is_internal: bool = False) -> None:

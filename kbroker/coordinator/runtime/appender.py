@@ -27,12 +27,14 @@ logger = logging.getLogger(__name__)
 _RETRY_FIRST_MS = 2
 _RETRY_LAST_MS = 100
 
-# Zombies, records after the end of their transaction, no room for a producer id: the log refuses them by design.
+# Zombies, records after the end of their transaction, no room for a producer id, the end of the leadership: the log
+# refuses them by design.
 _EXPECTED = (
     ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.INVALID_TXN_STATE,
     ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
 )
 
 # The errors that clients get when an append fails (Kafka's mapping for coordinators).
@@ -46,6 +48,12 @@ _CLIENT_ERRORS = {
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
+
+
+def client_error(error: ErrorCode) -> ErrorCode:
+    """What clients are told when the log refuses or fails an append with this error."""
+    return _CLIENT_ERRORS.get(error, error)
+
 
 OnAppend = Callable[[int, int], None]  # bytes, records
 
@@ -76,7 +84,8 @@ class Appender:
 
     `run` runs a request of the backlog. `apply` is called with each batch that was appended, `on_written` when all of a
     write are, with True for a marker. `finish` ends a decision: its records are durable, or (with an error) were not
-    appended. `on_lost` is called when the log holds only part of what was decided: the shard must be loaded again.
+    appended. `on_lost` is called with the log's error when the log holds only part of what was decided: the shard must
+    be loaded again. NOT_LEADER_OR_FOLLOWER: the log takes nothing from this shard any more.
     """
 
     def __init__(
@@ -104,6 +113,8 @@ class Appender:
         self._blocked: Write | None = None
         self._pending: deque[_Pending] = deque()
         self._epoch = 0  # grows with each reset; callbacks of an earlier epoch are stale
+        self._under_way = 0  # appended batches, also of earlier epochs, that are neither durable nor failed
+        self._on_settled: Callable[[], None] | None = None
 
     @property
     def is_blocked(self) -> bool:
@@ -117,7 +128,7 @@ class Appender:
             # It follows from the completion of an earlier write: it queues like any other.
             self.backlog.add(internal(lambda shard, future: write.result))
             return
-        assert self.log is not None, "a write before the topic exists"
+        assert self.log is not None, "a write before the shard was elected"
         try:
             while write.batches:
                 self._append_next(self.log, write)
@@ -141,9 +152,21 @@ class Appender:
             self._finish(result, request, ErrorCode.NONE)
 
     @loop_thread_only
+    def when_settled(self, callback: Callable[[], None]) -> None:
+        """Calls `callback` when no append is under way, those of before a reset included; not if a reset comes first.
+
+        What becomes durable after a load would be in the log and not in the shard.
+        """
+        if self._under_way:
+            self._on_settled = callback
+        else:
+            callback()
+
+    @loop_thread_only
     def reset(self) -> list[Request]:
         """Forgets all appends and the backlog; returns the requests that wait for them."""
         self._epoch += 1
+        self._on_settled = None
         waiting = [request for pending in self._pending for _, request in pending.reads]
         waiting += [pending.write.request for pending in self._pending if pending.write is not None]
         waiting += [self._blocked.request if self._blocked is not None else None, *self.backlog.drain()]
@@ -161,6 +184,7 @@ class Appender:
             log.append(batch.data, self._now_ms(), durable)
         write.batches.popleft()
         write.appended = True
+        self._under_way += 1
         self._pending.append(pending)
         self._apply(batch)
         if write.on_append is not None:
@@ -194,14 +218,14 @@ class Appender:
         return waited or now + self._config.append_timeout_ms / 1000
 
     def _give_up(self, write: Write, error: ErrorCode) -> None:
-        error = _CLIENT_ERRORS.get(error, error)
-        if write.appended:  # in part: its request is refused, and the shard reloads what is durable
+        if write.appended or error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            # The log has a part of it, or takes no more: the pending state is not what the log will say.
             if write.request is not None:
-                write.request.refuse(error)
+                write.request.refuse(client_error(error))
             self._on_lost(error)
             return
         was_blocked = self._unblock(write)
-        self._finish(write.result, write.request, error)
+        self._finish(write.result, write.request, client_error(error))
         if was_blocked:
             self._run_backlog()
 
@@ -222,11 +246,18 @@ class Appender:
         self._loop.post(partial(self._durable, epoch, pending, error))
 
     def _durable(self, epoch: int, pending: _Pending, error: int) -> None:
-        if epoch != self._epoch:
-            return
+        self._under_way -= 1
+        if epoch == self._epoch:
+            self._end(pending, error)
+        elif self._on_settled is not None and not self._under_way:
+            settled, self._on_settled = self._on_settled, None
+            settled()
+
+    def _end(self, pending: _Pending, error: int) -> None:
         if error:
-            logger.error("%s: append failed with error %d; reloading", self.log, error)
-            self._on_lost(_CLIENT_ERRORS.get(ErrorCode(error), ErrorCode(error)))
+            level = logging.INFO if error == ErrorCode.NOT_LEADER_OR_FOLLOWER else logging.ERROR
+            logger.log(level, "%s: append failed with error %d", self.log, error)
+            self._on_lost(ErrorCode(error))
             return
         first = self._pending.popleft()
         assert first is pending, "appends became durable out of order"

@@ -20,7 +20,7 @@ from kbroker.clock import Clock
 
 logger = logging.getLogger(__name__)
 
-Callback = Callable[[], None]
+Callback = Callable[[], object]  # the result is ignored
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 _COMPACT_ABOVE = 1_024  # cancelled timers kept in the heap before it is rebuilt without them
@@ -45,13 +45,16 @@ def asserting_thread(method: Method) -> Method:
 
 
 class Timer:
-    """One scheduled call. Loop thread only, except `postpone`."""
+    """One scheduled call, in `owned`, if given, while it is active. Loop thread only, except `postpone`."""
 
-    __slots__ = ("_loop", "callback", "cancelled", "deadline", "queued_deadline")
+    __slots__ = ("_loop", "_owned", "callback", "cancelled", "deadline", "queued_deadline")
 
-    def __init__(self, loop: EventLoop, deadline: float, callback: Callback) -> None:
+    def __init__(self, loop: EventLoop, deadline: float, callback: Callback, owned: set[Timer] | None = None) -> None:
         self._loop = loop
+        self._owned = owned
         self.callback: Callback | None = callback
+        if owned is not None:
+            owned.add(self)
         self.cancelled = False  # also set after it fired: an operation that queued since then checks it
         self.deadline = deadline  # monotonic seconds
         self.queued_deadline = deadline  # its place in the heap; never later than `deadline`
@@ -65,9 +68,15 @@ class Timer:
     def cancel(self) -> None:
         """Prevents it from firing."""
         self.cancelled = True
-        if self.callback is not None:
-            self.callback = None
+        if self.end() is not None:
             self._loop.note_cancelled()
+
+    def end(self) -> Callback | None:
+        """Makes it inactive; returns what it was to call, None if it was inactive."""
+        callback, self.callback = self.callback, None
+        if self._owned is not None:
+            self._owned.discard(self)
+        return callback
 
     def postpone(self, delay_seconds: float) -> bool:
         """Moves the deadline to `delay_seconds` from now; False if it is not active or would move closer.
@@ -118,9 +127,9 @@ class EventLoop:
         return len(self._timers)
 
     @loop_thread_only
-    def call_later(self, delay_seconds: float, callback: Callback) -> Timer:
-        """Schedules `callback`. Loop thread only."""
-        timer = Timer(self, self.monotonic() + delay_seconds, callback)
+    def call_later(self, delay_seconds: float, callback: Callback, owned: set[Timer] | None = None) -> Timer:
+        """Schedules `callback`. The timer is in `owned` until it fires or is cancelled. Loop thread only."""
+        timer = Timer(self, self.monotonic() + delay_seconds, callback, owned)
         self._push(timer)
         return timer
 
@@ -193,7 +202,7 @@ class EventLoop:
         elif timer.deadline > now:
             self._push(timer)
         else:
-            timer.callback = None
+            timer.end()
             self._call(callback)
         return True
 

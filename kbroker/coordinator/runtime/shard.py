@@ -28,12 +28,14 @@ UNSETTLED = Unsettled.UNSETTLED
 class Scheduler(Protocol):
     """What a shard needs of the thread that runs it."""
 
+    leader_epoch: int  # of the shard's partition, under which it writes
+
     def now_ms(self) -> int:
         """Wall clock."""
         ...
 
     def schedule(self, delay_ms: int, operation: Operation) -> Timer:
-        """Runs `operation` later, unless the timer was cancelled or the shard unloaded meanwhile."""
+        """Runs `operation` later, unless the timer is cancelled or the shard unloaded before."""
         ...
 
 

@@ -1,7 +1,9 @@
 """Runs one shard: its load, its order of operations, its snapshots. It knows no semantics of groups or transactions.
 
-    absent ──open──► loading ──loaded──► active ──append failed──► loading (again, from what is durable)
+    absent ──topic created──► not led ◄──resigned── loading, active
+    not led ──elected──► loading ──loaded──► active ──append failed──► loading (again, from what is durable)
 
+State belongs to one leader epoch of the shard's partition (cluster protocol §6): a later one begins with a new load.
 Decisions are made on the state as of all appends so far (pending state); an answer waits until the records that it
 depends on are durable.
 """
@@ -13,10 +15,11 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from enum import Enum
+from functools import partial
 from typing import Generic, TypeVar
 
 from kbroker.clock import Clock
-from kbroker.coordinator.runtime.appender import Appender, OnAppend, Write
+from kbroker.coordinator.runtime.appender import Appender, OnAppend, Write, client_error
 from kbroker.coordinator.runtime.batches import Batch, to_batches
 from kbroker.coordinator.runtime.config import ShardConfig
 from kbroker.coordinator.runtime.event_loop import EventLoop, Timer, loop_thread_only
@@ -32,14 +35,16 @@ logger = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Shard)
 
+NO_EPOCH = -1
+
 
 class ShardState(Enum):
     """The life of a shard."""
 
     ABSENT = "absent"  # the internal topic does not exist, so neither does any state
+    NOT_LED = "not_led"  # this broker does not lead the partition, or is stopping
     LOADING = "loading"
     ACTIVE = "active"
-    STOPPED = "stopped"
 
 
 class ShardRuntime(Generic[S]):
@@ -53,14 +58,15 @@ class ShardRuntime(Generic[S]):
         config: ShardConfig,
         executor: Executor,
         new_shard: Callable[[], S],
-        on_loaded: Callable[[float], None] = lambda seconds: None,
+        on_loaded: Callable[[int, float], None],
     ) -> None:
-        """`on_loaded` is called on the loop thread at the end of each load, with its seconds without the wait for a
-        worker.
+        """`on_loaded` is called on the loop thread at the end of each load, with the records that it read and its
+        seconds, without the wait for a worker.
         """
         self._loop = loop
         self._clock = clock
         self._config = config
+        self._new_shard = new_shard
         self._on_loaded = on_loaded
         self._after_load = RequestQueue(config, loop.monotonic, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         self._loader = ShardLoader(
@@ -82,12 +88,13 @@ class ShardRuntime(Generic[S]):
             apply=self._apply,
             finish=self._finish,
             on_written=self._snapshots.on_written,
-            on_lost=self._reload,
+            on_lost=self._lost,
         )
         self.loaded_records = 0  # in the last load
         self.state = ShardState.ABSENT
-        self.shard: S = new_shard()
-        self.shard.attach(self)
+        self.leader_epoch = NO_EPOCH  # the latest in which the partition was led here, or is known not to be
+        self._timers: set[Timer] = set()  # of the shard
+        self.shard = self._empty_shard()
 
     @property
     def refused(self) -> int:
@@ -108,7 +115,7 @@ class ShardRuntime(Generic[S]):
             self._after_load.add(request)
         elif self.state is ShardState.LOADING:
             request.refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        elif self.state is ShardState.STOPPED:
+        elif self.state is ShardState.NOT_LED:
             request.refuse(ErrorCode.NOT_COORDINATOR)
         elif self.appender.is_blocked:
             self.appender.backlog.add(request)
@@ -123,15 +130,13 @@ class ShardRuntime(Generic[S]):
     def schedule(self, delay_ms: int, operation: Operation) -> Timer:
         """Runs `operation` later as an operation of this shard.
 
-        It does not run if the shard was reloaded meanwhile, or if the timer was cancelled while the operation queued.
+        It does not run if the shard was unloaded before, or if the timer was cancelled while the operation queued.
         """
-        scheduled_for = self.shard
 
         def due() -> None:
-            if self.shard is scheduled_for and self.state in (ShardState.ACTIVE, ShardState.ABSENT):
-                self.submit(internal(lambda shard, future: None if timer.cancelled else operation()))
+            self.submit(internal(lambda shard, future: None if timer.cancelled else operation()))
 
-        timer = self._loop.call_later(delay_ms / 1000, due)
+        timer = self._loop.call_later(delay_ms / 1000, due, self._timers)
         return timer
 
     def _run(self, request: Request) -> None:
@@ -192,14 +197,41 @@ class ShardRuntime(Generic[S]):
     # -- loading and unloading -----------------------------------------------------------------------------------
 
     @loop_thread_only
-    def open(self, log: InternalLog) -> None:
-        """Starts to load the shard from its log."""
-        self.appender.log = log
-        self._load(log)
+    def elected(self, leader_epoch: int, log: InternalLog | None) -> None:
+        """The partition is led here in this epoch: loads the shard. None: it is known that it is not led any more.
+
+        Does nothing if the epoch is not a later one.
+        """
+        if leader_epoch <= self.leader_epoch:
+            return
+        self._leave()
+        self.leader_epoch = leader_epoch
+        if log is not None:
+            self.appender.log = log
+            self._load(log)
+
+    @loop_thread_only
+    def resigned(self, leader_epoch: int | None) -> None:
+        """The partition is not led here in this epoch: unloads the shard, and refuses all requests from now on.
+
+        Does nothing if it is led in a later epoch. None: in no epoch, because there is no such partition.
+        """
+        if leader_epoch is not None and leader_epoch < self.leader_epoch:
+            return
+        self.leader_epoch = NO_EPOCH if leader_epoch is None else leader_epoch
+        self._leave()
+
+    def _leave(self) -> None:
+        was_open = self.state in (ShardState.LOADING, ShardState.ACTIVE)  # else it holds nothing
+        self.state = ShardState.NOT_LED
+        if was_open:
+            self._unload(ErrorCode.NOT_COORDINATOR)
+        for request in self._after_load.drain():
+            request.refuse(ErrorCode.NOT_COORDINATOR)
 
     def _load(self, log: InternalLog) -> None:
         self.state = ShardState.LOADING
-        self._loader.start(log)
+        self.appender.when_settled(partial(self._loader.start, log))
 
     def _loaded(self, log: InternalLog, shard: S, size: LogSize, seconds: float) -> None:
         self.loaded_records = size.total_records
@@ -211,26 +243,29 @@ class ShardRuntime(Generic[S]):
         self._execute(shard.activate(), internal(lambda shard, future: None))
         for request in waiting:
             self.submit(request)
-        self._on_loaded(seconds)
+        self._on_loaded(size.total_records, seconds)
 
-    def _reload(self, error: ErrorCode) -> None:
-        """Goes back to what is durable; waiting requests get `error`."""
-        self._unload(error)
+    def _lost(self, error: ErrorCode) -> None:
+        """The log has not taken what was decided: goes back to what is durable, if it is still led here."""
+        if error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            self.resigned(self.leader_epoch)
+            return
         assert self.appender.log is not None
+        self._unload(client_error(error))
         self._load(self.appender.log)
 
     def _unload(self, error: ErrorCode) -> None:
-        """Drops all memory state; waiting requests get `error`."""
+        """Drops all memory state; waiting requests get `error`. What is being appended may still become durable."""
         self._loader.cancel()
         self._snapshots.cancel()
         for request in self.appender.reset():
             request.refuse(error)
         self.shard.deactivate(error)
+        for timer in list(self._timers):
+            timer.cancel()
+        self.shard = self._empty_shard()
 
-    @loop_thread_only
-    def stop(self) -> None:
-        """Refuses all requests from now on, and the parked ones."""
-        self._unload(ErrorCode.NOT_COORDINATOR)
-        self.state = ShardState.STOPPED
-        for request in self._after_load.drain():
-            request.refuse(ErrorCode.NOT_COORDINATOR)
+    def _empty_shard(self) -> S:
+        shard = self._new_shard()
+        shard.attach(self)
+        return shard

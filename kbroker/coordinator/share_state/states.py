@@ -11,6 +11,7 @@ from concurrent.futures import Executor, Future
 from typing import Any
 
 from kbroker.clock import Clock
+from kbroker.coordinator.runtime.internal_topic import InternalTopic
 from kbroker.coordinator.runtime.request import Request
 from kbroker.coordinator.runtime.result import Result
 from kbroker.coordinator.runtime.shard_set import ShardSet, identity
@@ -19,7 +20,6 @@ from kbroker.coordinator.share_state.shard import ShareStateShard
 from kbroker.coordinator.share_state.store import ShareKey, SharePartitionState, StateBatch
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.futures import chain_future, map_future
-from kbroker.log.internal_log import InternalLog
 
 # Called when a state was initialized, reset or deleted: what other code holds of it is void.
 OnReset = Callable[[str, bytes, int], None]
@@ -40,8 +40,7 @@ class ShareStates:
         config: ShareStateConfig,
         clock: Clock,
         *,
-        open_logs: Callable[[], Sequence[InternalLog] | None],
-        ensure_topic: Callable[[], object],
+        topic: InternalTopic,
         executor: Executor | None = None,
     ) -> None:
         self.before_reset: BeforeReset = lambda group_id, topic_id, partition, proceed: proceed()
@@ -52,14 +51,13 @@ class ShareStates:
             clock,
             partitions=config.state_topic_partitions,
             new_shard=lambda: ShareStateShard(config),
-            open_logs=open_logs,
-            ensure_topic=ensure_topic,
+            topic=topic,
             executor=executor,
         )
         self.loop = self.shards.loop
 
     def start(self) -> None:
-        """Starts the thread and, if the topic exists, the loads of all shards."""
+        """Starts the thread and, if the topic exists, the loads of the shards that are led here."""
         self.shards.start()
 
     def start_by_hand(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from kbroker.clock import Clock
 from kbroker.coordinator.runtime.all_shards import list_all, run_every
+from kbroker.coordinator.runtime.internal_topic import InternalTopic
 from kbroker.coordinator.runtime.request import Request
 from kbroker.coordinator.runtime.result import Marker, Result, complete
 from kbroker.coordinator.runtime.shard_set import ShardSet, identity
@@ -22,13 +23,12 @@ from kbroker.coordinator.transaction.admin import ListFilter
 from kbroker.coordinator.transaction.config import TransactionConfig
 from kbroker.coordinator.transaction.end import EPOCH_PER_TRANSACTION, EndRequest
 from kbroker.coordinator.transaction.init_producer_id import InitRequest
-from kbroker.coordinator.transaction.marker_writer import WriteMarker
+from kbroker.coordinator.transaction.marker_writer import Markers
 from kbroker.coordinator.transaction.producer_id_pool import OutOfProducerIds, ProducerIdPool, ProducerIdSource
 from kbroker.coordinator.transaction.shard import TransactionShard
 from kbroker.coordinator.transaction.state import ProducerIdentity, TopicPartition, refused
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.futures import completed
-from kbroker.log.internal_log import InternalLog
 from kbroker.protocol.apis.transactions import k65_describe_transactions as k65
 from kbroker.protocol.apis.transactions import k66_list_transactions as k66
 
@@ -38,9 +38,9 @@ Run = Callable[[TransactionShard], Result]
 class TransactionCoordinator:
     """Transactional ids of the broker.
 
-    `write_marker` ends a transaction in one partition of any topic (marker_sink.MarkerSink). `coordinator_epoch` grows
-    with each start of a broker. The other arguments are ShardSet's. Start it when the topics are known: a partition
-    that does not exist then is taken for deleted.
+    `markers` ends transactions in partitions of any topic (marker_sink.MarkerSink). `newest_leader_epoch` gives the
+    highest leader epoch of any partition that this broker knows. The other arguments are ShardSet's. Start it when the
+    topics are known: a partition that does not exist then is taken for deleted.
     """
 
     def __init__(
@@ -48,16 +48,15 @@ class TransactionCoordinator:
         config: TransactionConfig,
         clock: Clock,
         *,
-        open_logs: Callable[[], Sequence[InternalLog] | None],
-        ensure_topic: Callable[[], object],
-        write_marker: WriteMarker,
+        topic: InternalTopic,
+        markers: Markers,
         producer_ids: ProducerIdSource,
-        coordinator_epoch: int,
+        newest_leader_epoch: Callable[[], int],
         executor: Executor | None = None,
     ) -> None:
         self.config = config
-        self.write_marker = write_marker
-        self._coordinator_epoch = coordinator_epoch
+        self.markers = markers
+        self._newest_leader_epoch = newest_leader_epoch
         self.ended: Counter[str] = Counter()  # transactions since the start, by result; written by the loop thread
         self.verification_enabled = True  # transaction.partition.verification.enable; the produce path reads it
         self.shards: ShardSet[TransactionShard] = ShardSet(
@@ -67,8 +66,7 @@ class TransactionCoordinator:
             partitions=config.state_log_partitions,
             new_shard=lambda: TransactionShard(
                 config,
-                write_marker=write_marker,
-                coordinator_epoch=coordinator_epoch,
+                markers=markers,
                 post=lambda callback: self.loop.post(callback),
                 take_producer_id=lambda: self._pool.take(),
                 total_ids=lambda: self.transactional_ids,
@@ -76,8 +74,7 @@ class TransactionCoordinator:
                 total_partition_bytes=lambda: self.partition_bytes,
                 ended=self.ended,
             ),
-            open_logs=open_logs,
-            ensure_topic=ensure_topic,
+            topic=topic,
             executor=executor,
         )
         self.loop = self.shards.loop
@@ -86,7 +83,7 @@ class TransactionCoordinator:
     # -- life ----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts the thread and, if the topic exists, the loads of all shards."""
+        """Starts the thread and, if the topic exists, the loads of the shards that are led here."""
         self.loop.post(self._schedule_rounds)
         self.shards.start()
 
@@ -129,7 +126,7 @@ class TransactionCoordinator:
         return sum(len(runtime.shard.markers) for runtime in self.shards.runtimes)
 
     def locate(self) -> Future[ErrorCode]:
-        """NONE once this broker can coordinate transactions; creates the topic if necessary (FindCoordinator)."""
+        """NONE once `__transaction_state` exists; creates it if necessary (FindCoordinator)."""
         return self.shards.locate()
 
     # -- producers -----------------------------------------------------------------------------------------------
@@ -209,18 +206,19 @@ class TransactionCoordinator:
         )
 
     def list(self, wanted: ListFilter) -> Future[list[k66.TransactionState] | ErrorCode]:
-        """All transactional ids that pass the filter, or the first error."""
+        """All transactional ids coordinated here that pass the filter, or the first error."""
         return list_all(self.shards, lambda shard: transaction_admin.list_transactions(shard, wanted))
 
     def write_markers(self, markers: Sequence[tuple[TopicPartition, Marker]]) -> Sequence[Future[ErrorCode]]:
         """Ends transactions in partitions without their coordinator (WriteTxnMarkers: an operator aborts)."""
+        newest = max([self._newest_leader_epoch(), *(runtime.leader_epoch for runtime in self.shards.runtimes)])
         return [
-            # This is the only coordinator: a marker with a later epoch would fence all following ones.
+            # No coordinator has a later epoch: a marker with one would fence all following ones.
             completed(ErrorCode.TRANSACTION_COORDINATOR_FENCED)
-            if marker.coordinator_epoch > self._coordinator_epoch
+            if marker.coordinator_epoch > newest
             else completed(ErrorCode.INVALID_PRODUCER_EPOCH)
             if marker.producer_id < 0 or marker.producer_epoch < 0
-            else self.write_marker(*partition, marker)
+            else self.markers.write(*partition, marker)
             for partition, marker in markers
         ]
 

@@ -30,7 +30,7 @@ WriteOffsetsMarker = Callable[[int, int, int, int, bool], Future[ErrorCode]]
 
 
 class MarkerSink:
-    """Appends one marker. Any thread; does not block.
+    """Implements marker_writer.Markers in this broker's logs. Any thread; does not block.
 
     `partition(topic, index)` is None for a partition that does not exist; `write_offsets_marker` is
     GroupCoordinator.write_marker: its shards must see the markers of their partitions.
@@ -40,13 +40,15 @@ class MarkerSink:
         self,
         partition: Callable[[str, int], MarkerLog | None],
         write_offsets_marker: WriteOffsetsMarker,
+        is_deleted: Callable[[str, int], bool],
         now_ms: Callable[[], int],
     ) -> None:
+        self.is_deleted = is_deleted
         self._partition = partition
         self._write_offsets_marker = write_offsets_marker
         self._now_ms = now_ms
 
-    def __call__(self, topic: str, index: int, marker: Marker) -> Future[ErrorCode]:
+    def write(self, topic: str, index: int, marker: Marker) -> Future[ErrorCode]:
         """NONE when the marker is durable; NOT_ENOUGH_REPLICAS if there is no space at the moment."""
         answer: Future[ErrorCode] = Future()
         log = self._partition(topic, index)

@@ -6,39 +6,29 @@ import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
+from typing import Protocol
 
 from kbroker.coordinator.runtime.result import Marker
 from kbroker.coordinator.runtime.shard import Scheduler
+from kbroker.coordinator.transaction.marker_answers import counts_as_written, is_passing
 from kbroker.coordinator.transaction.state import TopicPartition, Transaction, TransactionState
 from kbroker.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
-# Appends a marker to a topic's partition; NONE when it is durable. Called by the loop thread, completed by any thread.
-WriteMarker = Callable[[str, int, Marker], Future[ErrorCode]]
 
-# The partition is deleted, or has seen a later epoch of the producer, which ended this transaction there.
-_SETTLED = frozenset(
-    {
-        ErrorCode.NONE,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-    }
-)
-# Transient errors; any other is logged.
-_PASSING = frozenset(
-    {
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    }
-)
+class Markers(Protocol):
+    """The partitions in which transactions end."""
+
+    def write(self, topic: str, index: int, marker: Marker) -> Future[ErrorCode]:
+        """Appends a marker; NONE when it is durable. Called by the loop thread, completed by any thread."""
+        ...
+
+    def is_deleted(self, topic: str, index: int) -> bool:
+        """Whether this broker's own copy of the metadata says that the partition was deleted with its topic."""
+        ...
+
+
 _RETRY_FIRST_MS = 5
 _RETRY_LAST_MS = 5_000
 
@@ -60,18 +50,17 @@ class _Attempt:
 class MarkerWriter:
     """The unfinished transactions of one shard. Loop thread only.
 
-    `post` queues a call for the loop thread from any thread; `on_written` is called when all markers are durable.
+    Its markers carry the leader epoch of the shard's partition as their coordinator epoch. `post` queues a call for the
+    loop thread from any thread; `on_written` is called when all markers are durable.
     """
 
     def __init__(
         self,
-        write: WriteMarker,
-        coordinator_epoch: int,
+        markers: Markers,
         post: Callable[[Callable[[], None]], None],
         on_written: Callable[[str, Transaction], None],
     ) -> None:
-        self._write = write
-        self._coordinator_epoch = coordinator_epoch
+        self._markers = markers
         self._post = post
         self._on_written = on_written
         self._scheduler: Scheduler | None = None
@@ -86,10 +75,11 @@ class MarkerWriter:
 
     def begin(self, transactional_id: str, prepared: Transaction) -> None:
         """Writes the markers of a transaction whose Prepare* is durable."""
+        assert self._scheduler is not None
         marker = Marker(
             prepared.producer_id,
             prepared.producer_epoch,
-            self._coordinator_epoch,
+            self._scheduler.leader_epoch,
             prepared.state is TransactionState.PREPARE_COMMIT,
         )
         attempt = self._attempts[transactional_id] = _Attempt(prepared, marker)
@@ -105,7 +95,7 @@ class MarkerWriter:
     def _send(self, transactional_id: str, attempt: _Attempt, partitions: Iterable[TopicPartition]) -> None:
         for topic, index in partitions:
             try:
-                answer = self._write(topic, index, attempt.marker)
+                answer = self._markers.write(topic, index, attempt.marker)
             except Exception:
                 logger.exception("%s: no marker for %s-%d", transactional_id, topic, index)
                 self._fail(transactional_id, attempt, (topic, index))
@@ -122,8 +112,8 @@ class MarkerWriter:
     def _answered(self, transactional_id: str, attempt: _Attempt, partition: TopicPartition, error: ErrorCode) -> None:
         if self._attempts.get(transactional_id) is not attempt:
             return
-        if error not in _SETTLED:
-            if error not in _PASSING and attempt.retry_ms == _RETRY_FIRST_MS:
+        if not counts_as_written(error, partial(self._markers.is_deleted, *partition)):
+            if not is_passing(error) and attempt.retry_ms == _RETRY_FIRST_MS:
                 logger.error("%s: no marker for %s-%d yet: %s", transactional_id, *partition, error.name)
             self._fail(transactional_id, attempt, partition)
             return

@@ -15,7 +15,7 @@ from kbroker.coordinator.runtime.event_loop import Timer
 from kbroker.coordinator.runtime.result import Marker, Operation, ProducerStamp, Result
 from kbroker.coordinator.runtime.shard import Scheduler
 from kbroker.coordinator.transaction.config import TransactionConfig
-from kbroker.coordinator.transaction.marker_writer import MarkerWriter, WriteMarker
+from kbroker.coordinator.transaction.marker_writer import Markers, MarkerWriter
 from kbroker.coordinator.transaction.records import decode_record, encode_record
 from kbroker.coordinator.transaction.state import (
     PARTITION_BYTES,
@@ -45,8 +45,7 @@ class TransactionShard:
         self,
         config: TransactionConfig,
         *,
-        write_marker: WriteMarker,
-        coordinator_epoch: int,
+        markers: Markers,
         post: Callable[[Callable[[], None]], None],
         take_producer_id: Callable[[], int],
         total_ids: Callable[[], int],
@@ -58,7 +57,7 @@ class TransactionShard:
         self.ended = Counter() if ended is None else ended  # transactions by result, for metrics; of all shards
         self.take_producer_id = take_producer_id
         self.transactions: dict[str, Transaction] = {}
-        self.markers = MarkerWriter(write_marker, coordinator_epoch, post, self._markers_written)
+        self.markers = MarkerWriter(markers, post, self._markers_written)
         self.waits = CompletionWaits(post)
         self.id_bytes = 0  # of all transactional ids, about
         self.partition_bytes = 0  # of the partitions of their transactions

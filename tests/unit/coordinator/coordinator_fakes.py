@@ -123,6 +123,29 @@ class MemoryLog:
         return log
 
 
+class MemoryTopic:
+    """An internal topic in memory; `leader_epochs` are those of the partitions that are led here."""
+
+    def __init__(self, logs: Sequence[Any], *, exists: bool = True, leader_epoch: int = 1) -> None:
+        self.logs = logs
+        self.exists = exists
+        self.creations = 0
+        self.leader_epochs = dict.fromkeys(range(len(logs)), leader_epoch)
+
+    def create(self) -> None:
+        self.creations += 1
+        self.exists = True
+
+    def partition_count(self) -> int | None:
+        return len(self.logs) if self.exists else None
+
+    def led(self) -> dict[int, int]:
+        return self.leader_epochs
+
+    def log(self, partition: int, leader_epoch: int) -> Any | None:
+        return self.logs[partition] if self.leader_epochs.get(partition) == leader_epoch else None
+
+
 class HandExecutor(Executor):
     """Runs work at once, or with `hold` on demand."""
 
@@ -195,16 +218,14 @@ class Bench:
         self.clock = clock or ManualClock()
         self.executor = HandExecutor()
         self.logs = logs or [MemoryLog() for _ in range(settings["offsets_topic_partitions"])]
-        self.has_topic = has_topic
+        self.offsets_topic = MemoryTopic(self.logs, exists=has_topic)
         self.topics: set[str] = {"t", "u"}
-        self.ensure_calls = 0
         self.verified: list[tuple[int, int, int]] = []  # producer id and epoch, partition
         self.verification: Callable[[], Future[ErrorCode]] = lambda: answered(ErrorCode.NONE)
         self.coordinator = GroupCoordinator(
             GroupConfig(**settings),
             self.clock,
-            open_logs=self._open_logs,
-            ensure_topic=lambda: self.ensure_topic(),
+            topic=self.offsets_topic,
             topic_exists=lambda topic, partition: topic in self.topics,
             executor=self.executor,
         )
@@ -214,16 +235,20 @@ class Bench:
         self.run()
         return self
 
-    def _open_logs(self) -> Sequence[Any] | None:
-        return self.logs if self.has_topic else None
+    def elect(self, leader_epoch: int, partition: int = 0) -> None:
+        """This broker leads a partition of the offsets topic."""
+        self.offsets_topic.leader_epochs[partition] = leader_epoch
+        self.coordinator.shards.elected(partition, leader_epoch)
+        self.run()
 
-    def ensure_topic(self) -> None:
-        self.ensure_calls += 1
-        self.has_topic = True
+    def resign(self, leader_epoch: int | None, partition: int = 0) -> None:
+        """This broker does not lead it any more."""
+        self.coordinator.shards.resigned(partition, leader_epoch)
+        self.run()
 
     def restarted(self, **config: Any) -> Bench:
         """A new coordinator on the durable part of the logs, at the same time."""
-        bench = Bench([log.restarted() for log in self.logs], self.has_topic, self.clock, **config)
+        bench = Bench([log.restarted() for log in self.logs], self.offsets_topic.exists, self.clock, **config)
         bench.topics = self.topics
         return bench.start()
 

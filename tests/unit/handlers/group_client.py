@@ -9,6 +9,7 @@ from typing import Any
 from kbroker.clock import ManualClock
 from kbroker.coordinator.group.config import GroupConfig
 from kbroker.coordinator.group.coordinator import GroupCoordinator
+from kbroker.coordinator.runtime.key_partition import OFFSETS_TOPIC
 from kbroker.errors import ErrorCode
 from kbroker.handlers import join_group, offset_commit, sync_group
 from kbroker.handlers.base import Context, RequestInfo
@@ -21,6 +22,7 @@ from kbroker.protocol.apis.groups.k08_offset_commit import (
 from kbroker.protocol.apis.groups.k11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from kbroker.protocol.apis.groups.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from kbroker.protocol.codec import decode_request, decode_response, encode_request, encode_response
+from tests.unit.coordinator.coordinator_fakes import MemoryTopic
 
 # Topics by name and id; only "t" has partitions, two.
 TOPIC_IDS = {"t": b"t" * 16, "u": b"u" * 16}
@@ -62,12 +64,12 @@ class Client:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.topic_made = False
+        self.offset_partitions = [SimpleNamespace(leader_epoch=1) for _ in range(50)]
+        self.offsets_topic = MemoryTopic([ListLog() for _ in range(50)], exists=False)
         self.groups = GroupCoordinator(
             GroupConfig(initial_rebalance_delay_ms=0),
             self.clock,
-            open_logs=lambda: [ListLog() for _ in range(50)] if self.topic_made else None,  # type: ignore[misc]
-            ensure_topic=self.make_topic,
+            topic=self.offsets_topic,
             topic_exists=lambda topic, partition: topic == "t" and 0 <= partition < 2,
             executor=NowExecutor(),
         )
@@ -75,7 +77,10 @@ class Client:
         self.context = Context(
             logs=SimpleNamespace(  # type: ignore[arg-type]
                 by_id={id_: SimpleNamespace(name=name) for name, id_ in TOPIC_IDS.items()},
-                by_name={name: SimpleNamespace(topic_id=id_) for name, id_ in TOPIC_IDS.items()},
+                by_name={
+                    **{name: SimpleNamespace(topic_id=id_) for name, id_ in TOPIC_IDS.items()},
+                    OFFSETS_TOPIC: SimpleNamespace(partitions=self.offset_partitions),
+                },
             ),
             topics=None,  # type: ignore[arg-type]
             cold_reader=None,  # type: ignore[arg-type]
@@ -90,9 +95,6 @@ class Client:
         answer: Future[ErrorCode] = Future()
         answer.set_result(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return answer
-
-    def make_topic(self) -> None:
-        self.topic_made = True
 
     def ask(self, module: ModuleType, version: int, request: Any) -> Any:
         key = module.HANDLER.api_key

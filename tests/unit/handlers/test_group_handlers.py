@@ -53,7 +53,7 @@ def test_find_coordinator(client: Client, version: int) -> None:
 
     found = ask(0)
     assert (found.error_code, found.node_id, found.host, found.port) == (0, 7, "broker.example", 9999)
-    assert client.topic_made
+    assert client.offsets_topic.exists
     if version >= 1:
         assert ask(1).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert ask(9).error_code == ErrorCode.INVALID_REQUEST

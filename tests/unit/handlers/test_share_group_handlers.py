@@ -27,6 +27,7 @@ from kbroker.protocol.apis.share_groups import k92_delete_share_group_offsets as
 from kbroker.protocol.apis.share_groups.k76_share_group_heartbeat import ShareGroupHeartbeatRequest
 from kbroker.protocol.apis.share_groups.k77_share_group_describe import ShareGroupDescribeRequest
 from kbroker.protocol.fields import ZERO_UUID
+from tests.unit.coordinator.coordinator_fakes import MemoryTopic
 from tests.unit.handlers.group_client import TOPIC_IDS, Client, ListLog, NowExecutor, versions
 
 HIGH_WATERMARK = 100
@@ -76,8 +77,7 @@ def client() -> Client:
     client.groups = GroupCoordinator(
         GroupConfig(),
         client.clock,
-        open_logs=lambda: [ListLog()] if client.topic_made else None,  # type: ignore[list-item]
-        ensure_topic=client.make_topic,
+        topic=MemoryTopic([ListLog()], exists=False),
         topic_exists=lambda topic, partition: topic == "t",
         environment=GroupEnvironment(Catalog()),
         share_states=client.store,  # type: ignore[attr-defined]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kbroker._fast.records.records import build_batch, iter_batches
+from kbroker.app.internal_topics import LoggedTopic
 from kbroker.cluster.image import CONSUMER_OFFSETS, TRANSACTION_STATE
 from kbroker.coordinator.transaction.config import TransactionConfig
 from kbroker.coordinator.transaction.coordinator import TransactionCoordinator
@@ -27,7 +28,6 @@ from kbroker.handlers import (
     list_transactions,
     write_txn_markers,
 )
-from kbroker.log.internal_log import InternalLog
 from kbroker.protocol.apis.groups.k10_find_coordinator import FindCoordinatorRequest
 from kbroker.protocol.apis.transactions import k24_add_partitions_to_txn as k24
 from kbroker.protocol.apis.transactions import k27_write_txn_markers as k27
@@ -37,7 +37,7 @@ from kbroker.protocol.apis.transactions.k25_add_offsets_to_txn import AddOffsets
 from kbroker.protocol.apis.transactions.k26_end_txn import EndTxnRequest
 from kbroker.protocol.apis.transactions.k65_describe_transactions import DescribeTransactionsRequest
 from kbroker.protocol.apis.transactions.k66_list_transactions import ListTransactionsRequest
-from tests.unit.handlers.admin_context import AdminBroker
+from tests.unit.handlers.admin_context import LEADER_EPOCH, AdminBroker
 
 OFFSETS_PARTITIONS = 50
 
@@ -71,19 +71,13 @@ class Client(AdminBroker):
         super().__init__(folder)
         self.groups = Groups(self)
         self.context.groups = self.groups
-
-        def open_logs() -> list[InternalLog] | None:
-            topic = self.logs.by_name.get(TRANSACTION_STATE)
-            return None if topic is None else [InternalLog(each, lambda *_: []) for each in topic.partitions]
-
         self.context.transactions = TransactionCoordinator(
             TransactionConfig(),
             self.clock,
-            open_logs=open_logs,
-            ensure_topic=lambda: self.topics.ensure_internal_topic(TRANSACTION_STATE),
-            write_marker=MarkerSink(self.logs.partition, self.groups.write_marker, self.clock.now_ms),
+            topic=LoggedTopic(TRANSACTION_STATE, self.topics, self.logs, self.context.cold_reader),
+            markers=MarkerSink(self.logs.partition, self.groups.write_marker, lambda *_: True, self.clock.now_ms),
             producer_ids=self.context.producer_ids,
-            coordinator_epoch=3,
+            newest_leader_epoch=lambda: LEADER_EPOCH,
         )
         self.context.transactions.start()
 

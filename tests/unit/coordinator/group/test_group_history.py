@@ -119,6 +119,13 @@ class GroupHistory(RuleBasedStateMachine):
         self.joins.clear()
         self.syncs.clear()
 
+    @precondition(lambda self: all(not log.waiting for log in self.bench.logs))
+    @rule(partition=st.integers(0, 1))
+    def a_shard_resigns_and_is_elected_again(self, partition: int) -> None:
+        leader_epoch = self.bench.offsets_topic.leader_epochs[partition]
+        self.bench.resign(leader_epoch, partition)
+        self.bench.elect(leader_epoch + 1, partition)
+
     # -- what must hold ------------------------------------------------------------------------------------------
 
     def settle(self) -> None:

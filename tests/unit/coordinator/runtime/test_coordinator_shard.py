@@ -14,7 +14,7 @@ from kbroker.coordinator.runtime import snapshot as shard_snapshot
 from kbroker.coordinator.runtime.shard_runtime import ShardState
 from kbroker.errors import CorruptionError, ErrorCode
 from kbroker.protocol.apis.groups.k12_heartbeat import HeartbeatRequest
-from tests.unit.coordinator.coordinator_fakes import Bench, HandExecutor, MemoryLog
+from tests.unit.coordinator.coordinator_fakes import Bench, HandExecutor, MemoryLog, MemoryTopic
 
 
 def state(bench: Bench) -> ShardState:
@@ -39,7 +39,7 @@ def test_without_the_topic_groups_are_empty_and_nothing_is_created() -> None:
     assert bench.heartbeat("m", 1) == ErrorCode.UNKNOWN_MEMBER_ID
     assert bench.describe().group_state == "Dead"
     assert bench.delete() == ErrorCode.GROUP_ID_NOT_FOUND
-    assert bench.ensure_calls == 0
+    assert bench.offsets_topic.creations == 0
 
 
 def test_the_first_write_creates_the_topic_once() -> None:
@@ -53,7 +53,7 @@ def test_the_first_write_creates_the_topic_once() -> None:
     assert located.result(0) == commit.result(0) == 0
     bench.advance(3.1)
     assert join.result(0).error_code == 0
-    assert bench.ensure_calls == 1
+    assert bench.offsets_topic.creations == 1
 
 
 def test_requests_are_refused_while_the_topic_cannot_be_created() -> None:
@@ -62,14 +62,14 @@ def test_requests_are_refused_while_the_topic_cannot_be_created() -> None:
     def fail() -> None:
         raise OSError("store away")
 
-    ensure_topic = bench.ensure_topic
-    bench.ensure_topic = fail  # type: ignore[method-assign]
+    create = bench.offsets_topic.create
+    bench.offsets_topic.create = fail  # type: ignore[method-assign]
     assert bench.commit().result(0) == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert bench.join().result(0).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     located = bench.coordinator.locate()
     bench.run()
     assert located.result(0) == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    bench.ensure_topic = ensure_topic  # type: ignore[method-assign]
+    bench.offsets_topic.create = create  # type: ignore[method-assign]
     assert bench.commit().result(0) == 0
 
 
@@ -176,7 +176,6 @@ def test_refused_append_changes_nothing() -> None:
     bench.commit(1)
     for code, told in [
         (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
-        (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
         (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR),
         (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
     ]:
@@ -460,8 +459,7 @@ def test_a_coordinator_serves_requests_on_its_own_threads() -> None:
     coordinator = GroupCoordinator(
         GroupConfig(initial_rebalance_delay_ms=0),
         SystemClock(),
-        open_logs=lambda: logs,  # type: ignore[arg-type,return-value]
-        ensure_topic=lambda: None,
+        topic=MemoryTopic(logs),
         topic_exists=lambda topic, partition: True,
     )
     coordinator.start()

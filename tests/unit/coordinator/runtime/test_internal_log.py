@@ -4,17 +4,31 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from kbroker._fast.partition.partition import Partition
 from kbroker._fast.records.records import build_batch, iter_batches, iter_records
+from kbroker._fast.wal.commit import FastKafkaError
 from kbroker.background.retention import Retention
-from kbroker.errors import CorruptionError
+from kbroker.errors import CorruptionError, ErrorCode
 from kbroker.log.internal_log import InternalLog
 from kbroker.storage.stores.memory_store import MemoryStore
 from tests.reference.wal_harness import Log
 from tests.unit.coordinator.coordinator_fakes import Bench
 from tests.unit.storage.flush.flush_harness import Storage
+
+
+class Led:
+    """A partition whose leader epoch changes."""
+
+    def __init__(self, partition: Partition) -> None:
+        self.leader_epoch = 1
+        self._partition = partition
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._partition, name)
 
 
 def never(offset: int, upper: int, max_bytes: int) -> list[bytes]:
@@ -125,6 +139,27 @@ def test_a_snapshot_that_is_only_in_the_wal_replaces_nothing_in_the_bucket(tmp_p
         assert b"committed" in lost.stored("__consumer_offsets", 0)
     finally:
         lost.close()
+
+
+def test_nothing_is_written_in_another_leader_epoch(tmp_path: Path) -> None:
+    with Log(tmp_path).start() as wal_log:
+        partition = Led(wal_log.partition())
+        raised: list[int] = []
+        partition.log = SimpleNamespace(raise_log_start=raised.append, flushed_end=0)
+        log = InternalLog(partition, never)  # type: ignore[arg-type]
+        log.append(one(b"1"), 0, lambda error: None)
+        log.advance_start(1)
+        for leader_epoch in (-1, log.leader_epoch + 1):
+            partition.leader_epoch = leader_epoch
+            with pytest.raises(FastKafkaError, match="is over") as refusal:
+                log.append(one(b"2"), 0, raised.append)
+            assert refusal.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            with pytest.raises(FastKafkaError, match="is over"):
+                log.append_marker(1, 0, 0, True, 0, raised.append)
+        partition.log.flushed_end = 1
+        assert log.start_offset == 0
+        assert InternalLog(partition, never).append(one(b"2"), 0, lambda error: None) == 1  # type: ignore[arg-type]
+        assert raised == []
 
 
 def test_coordinator_survives_a_broker_restart(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from kbroker.coordinator.share_state.records import UpdateRecord, encode_record
 from kbroker.coordinator.share_state.states import ShareStates, coordinator_key
 from kbroker.coordinator.share_state.store import ShareKey, SharePartitionState, StateBatch
 from kbroker.errors import ErrorCode, KafkaError
-from tests.unit.coordinator.coordinator_fakes import HandExecutor, MemoryLog
+from tests.unit.coordinator.coordinator_fakes import HandExecutor, MemoryLog, MemoryTopic
 
 TOPIC = bytes(range(16))
 AVAILABLE, ACKNOWLEDGED, ARCHIVED = 0, 2, 4
@@ -30,23 +30,19 @@ class StateBench:
     def __init__(self, log: MemoryLog | None = None, *, has_topic: bool = True, **config: Any) -> None:
         self.config: dict[str, Any] = {"state_topic_partitions": 1, **config}
         self.log = log or MemoryLog()
-        self.has_topic = has_topic
+        self.topic = MemoryTopic([self.log], exists=has_topic)
         self.clock = ManualClock()
         self.executor = HandExecutor()
         self.resets: list[tuple[str, bytes, int]] = []
         self.states = ShareStates(
             ShareStateConfig(**self.config),
             self.clock,
-            open_logs=lambda: [self.log] if self.has_topic else None,  # type: ignore[list-item]
-            ensure_topic=self._ensure_topic,
+            topic=self.topic,
             executor=self.executor,
         )
         self.states.on_reset = lambda *key: self.resets.append(key)
         self.states.start_by_hand()
         self.run()
-
-    def _ensure_topic(self) -> None:
-        self.has_topic = True
 
     def run(self) -> None:
         self.states.loop.run_pending()
@@ -248,3 +244,15 @@ def test_keys_and_record_bytes_are_kafkas() -> None:
     batch = f"{9:016x}{10:016x}" + "02" + "0001" + "00"
     tagged = "01" + "00" + "04" + "00000001"  # one field, tag 0, four bytes: delivery complete count
     assert value.hex() == "0000" + "00000002" + "00000003" + f"{9:016x}" + "02" + batch + tagged
+
+
+def test_states_follow_the_leadership_of_their_partition() -> None:
+    bench = StateBench()
+    bench.initialize(start=4)
+    bench.states.shards.resigned(0, 1)
+    assert bench.error(bench.states.read("g", TOPIC, 0)) is ErrorCode.NOT_COORDINATOR
+    assert bench.error(bench.states.delete("g", TOPIC, 0)) is ErrorCode.NOT_COORDINATOR
+    assert bench.states.states == 0
+    bench.topic.leader_epochs[0] = 2
+    bench.states.shards.elected(0, 2)
+    assert bench.done(bench.states.read("g", TOPIC, 0)).start_offset == 4

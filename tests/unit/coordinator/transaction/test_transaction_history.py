@@ -39,7 +39,7 @@ class DataPartitions(MarkedPartitions):
         super().__init__()
         self.data: list[tuple[int, tuple[str, int], int, Tag]] = []  # markers before it, partition, producer id, tag
 
-    def write(self, partition: tuple[str, int], producer_id: int, tag: Tag) -> None:
+    def produce(self, partition: tuple[str, int], producer_id: int, tag: Tag) -> None:
         self.data.append((len(self.durable), partition, producer_id, tag))
 
     def markers_of(self, partition: tuple[str, int], producer_id: int) -> int:
@@ -162,7 +162,7 @@ class TransactionHistory(RuleBasedStateMachine):
         # A partition takes a batch only if no marker came between the question and the answer.
         if error is ErrorCode.NONE and self.partitions.markers_of(partition, producer_id) == markers:
             client.in_it.add(partition)
-            self.partitions.write(partition, producer_id, client.tag)
+            self.partitions.produce(partition, producer_id, client.tag)
 
     def note_refusal(self, client: Client, answer: Future[ErrorCode]) -> None:
         client.dead |= answer.done() and answer.result(0) not in TRY_AGAIN
@@ -266,6 +266,14 @@ class TransactionHistory(RuleBasedStateMachine):
         self.partitions.hold = True
         self.bench = self.bench.restarted()
 
+    @rule(partition=st.integers(0, 1))
+    def a_shard_resigns(self, partition: int) -> None:
+        self.bench.resign(self.bench.state_topic.leader_epochs[partition], partition)
+
+    @rule(partition=st.integers(0, 1))
+    def a_shard_is_elected(self, partition: int) -> None:
+        self.bench.elect(self.bench.state_topic.leader_epochs[partition] + 2, partition)
+
     @precondition(lambda self: len(self.clients) > 3)
     @rule()
     def a_record_is_lost(self) -> None:
@@ -279,6 +287,8 @@ class TransactionHistory(RuleBasedStateMachine):
     # -- what must hold ------------------------------------------------------------------------------------------
 
     def teardown(self) -> None:
+        self.a_shard_is_elected(0)
+        self.a_shard_is_elected(1)
         self.all_is_well()
         self.bench.advance(60)
         self.all_is_well()
@@ -302,8 +312,8 @@ TestTransactionHistory = TransactionHistory.TestCase
 def test_the_model_notices_a_split_transaction() -> None:
     """The check itself can fail."""
     partitions = DataPartitions()
-    partitions.write(A, 1, (0, 0))
-    partitions.write(B, 1, (0, 0))
+    partitions.produce(A, 1, (0, 0))
+    partitions.produce(B, 1, (0, 0))
     partitions.durable.append((A, Marker(1, 0, 1, True)))
     assert partitions.outcomes() == {(0, 0): {True, None}}
     partitions.durable.append((B, Marker(1, 0, 1, False)))

@@ -127,9 +127,9 @@ def test_topic_is_created_by_the_first_producer_only() -> None:
     bench = TransactionBench(has_topic=False).start()
     assert bench.verify((1, 0)) == {A: ErrorCode.INVALID_PRODUCER_ID_MAPPING}
     assert bench.list() == []
-    assert not bench.has_topic
+    assert not bench.state_topic.exists
     assert bench.init() == ProducerIdentity(1000, 0)
-    assert bench.has_topic
+    assert bench.state_topic.exists
 
 
 def test_locate_creates_the_topic() -> None:
@@ -137,7 +137,7 @@ def test_locate_creates_the_topic() -> None:
     located = bench.coordinator.locate()
     bench.run()
     assert located.result(0) is NONE
-    assert bench.has_topic
+    assert bench.state_topic.exists
 
 
 def test_requests_to_a_loading_transaction_shard_are_refused() -> None:
@@ -457,7 +457,7 @@ def test_marker_retries_back_off() -> None:
 
 def test_a_marker_for_a_deleted_partition_counts_as_written() -> None:
     bench = TransactionBench().start()
-    bench.markers.missing = {B}
+    bench.markers.missing = bench.markers.deleted = {B}
     bench.markers.errors[C] = deque([ErrorCode.INVALID_PRODUCER_EPOCH])
     committed(bench, A, B, C)
     assert state(bench) == "CompleteCommit"
@@ -468,10 +468,10 @@ def test_a_marker_that_could_not_be_written_is_retried() -> None:
     raises = [RuntimeError("broken")]
 
     class Broken(MarkedPartitions):
-        def __call__(self, *arguments: object) -> object:  # type: ignore[override]
+        def write(self, *arguments: object) -> object:  # type: ignore[override]
             if raises:
                 raise raises.pop()
-            return super().__call__(*arguments)  # type: ignore[arg-type]
+            return super().write(*arguments)  # type: ignore[arg-type]
 
     bench = TransactionBench(markers=Broken()).start()
     committed(bench, A)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -20,7 +19,7 @@ from kbroker.coordinator.transaction.init_producer_id import InitRequest
 from kbroker.coordinator.transaction.records import encode_record
 from kbroker.coordinator.transaction.state import ProducerIdentity, Transaction, TransactionRecord
 from kbroker.errors import ErrorCode, KafkaError
-from tests.unit.coordinator.coordinator_fakes import HandExecutor, MemoryLog
+from tests.unit.coordinator.coordinator_fakes import HandExecutor, MemoryLog, MemoryTopic
 
 A, B, C = ("t", 0), ("t", 1), ("u", 0)
 
@@ -31,12 +30,14 @@ class MarkedPartitions:
     def __init__(self) -> None:
         self.durable: list[tuple[tuple[str, int], Marker]] = []
         self.hold = False
-        self.missing: set[tuple[str, int]] = set()
+        self.missing: set[tuple[str, int]] = set()  # their leaders do not know them
+        self.deleted: set[tuple[str, int]] = set()  # the coordinator knows that they were deleted
         self.errors: dict[tuple[str, int], deque[ErrorCode]] = {}
         self.asked = 0
+        self.coordinator_epochs: dict[tuple[tuple[str, int], int], int] = {}  # highest, by partition and producer id
         self._waiting: deque[tuple[tuple[str, int], Marker, Future[ErrorCode]]] = deque()
 
-    def __call__(self, topic: str, index: int, marker: Marker) -> Future[ErrorCode]:
+    def write(self, topic: str, index: int, marker: Marker) -> Future[ErrorCode]:
         partition = (topic, index)
         answer: Future[ErrorCode] = Future()
         self.asked += 1
@@ -44,11 +45,17 @@ class MarkedPartitions:
             answer.set_result(self.errors[partition].popleft())
         elif partition in self.missing:
             answer.set_result(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        elif marker.coordinator_epoch < self.coordinator_epochs.get((partition, marker.producer_id), -1):
+            answer.set_result(ErrorCode.TRANSACTION_COORDINATOR_FENCED)
         else:
+            self.coordinator_epochs[partition, marker.producer_id] = marker.coordinator_epoch
             self._waiting.append((partition, marker, answer))
             if not self.hold:
                 self.release()
         return answer
+
+    def is_deleted(self, topic: str, index: int) -> bool:
+        return (topic, index) in self.deleted
 
     def release(self, count: int | None = None) -> None:
         """Makes markers durable, oldest first."""
@@ -112,33 +119,25 @@ class TransactionBench:
         clock: ManualClock | None = None,
         markers: MarkedPartitions | None = None,
         ids: CountedIds | None = None,
-        coordinator_epoch: int = 7,
+        leader_epoch: int = 7,
         **config: Any,
     ) -> None:
         self.settings: dict[str, Any] = {"state_log_partitions": 1, **config}
         self.clock = clock or ManualClock()
         self.executor = HandExecutor()
         self.logs = logs or [MemoryLog() for _ in range(self.settings["state_log_partitions"])]
-        self.has_topic = has_topic
+        self.state_topic = MemoryTopic(self.logs, exists=has_topic, leader_epoch=leader_epoch)
         self.markers = markers or MarkedPartitions()
         self.ids = ids or CountedIds()
-        self.coordinator_epoch = coordinator_epoch
         self.coordinator = TransactionCoordinator(
             TransactionConfig(**self.settings),
             self.clock,
-            open_logs=self._open_logs,
-            ensure_topic=self._ensure_topic,
-            write_marker=self.markers,
+            topic=self.state_topic,
+            markers=self.markers,
             producer_ids=self.ids,
-            coordinator_epoch=coordinator_epoch,
+            newest_leader_epoch=lambda: leader_epoch,
             executor=self.executor,
         )
-
-    def _open_logs(self) -> Sequence[Any] | None:
-        return self.logs if self.has_topic else None
-
-    def _ensure_topic(self) -> None:
-        self.has_topic = True
 
     def start(self) -> TransactionBench:
         self.coordinator.start_by_hand()
@@ -150,13 +149,24 @@ class TransactionBench:
         self.markers.crash()
         return TransactionBench(
             [log.restarted() for log in self.logs],
-            has_topic=self.has_topic,
+            has_topic=self.state_topic.exists,
             clock=self.clock,
             markers=self.markers,
             ids=self.ids,
-            coordinator_epoch=self.coordinator_epoch + 1,
+            leader_epoch=max(self.state_topic.leader_epochs.values()) + 1,
             **self.settings,
         ).start()
+
+    def elect(self, leader_epoch: int, partition: int = 0) -> None:
+        """This broker leads a partition of the state topic."""
+        self.state_topic.leader_epochs[partition] = leader_epoch
+        self.coordinator.shards.elected(partition, leader_epoch)
+        self.run()
+
+    def resign(self, leader_epoch: int | None, partition: int = 0) -> None:
+        """This broker does not lead it any more."""
+        self.coordinator.shards.resigned(partition, leader_epoch)
+        self.run()
 
     @property
     def log(self) -> MemoryLog:

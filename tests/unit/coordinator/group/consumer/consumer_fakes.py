@@ -64,8 +64,7 @@ class ConsumerBench(Bench):
         self.coordinator = GroupCoordinator(
             GroupConfig(**settings),
             self.clock,
-            open_logs=self._open_logs,
-            ensure_topic=self.ensure_topic,
+            topic=self.offsets_topic,
             topic_exists=lambda topic, partition: True,
             environment=GroupEnvironment(self.catalog, lambda group: self.group_configs.get(group, {})),
             executor=self.executor,
@@ -78,7 +77,7 @@ class ConsumerBench(Bench):
     def restarted(self, **config: Any) -> ConsumerBench:
         """A new coordinator on the durable part of the logs, at the same time."""
         logs = [log.restarted() for log in self.logs]
-        bench = ConsumerBench(logs, self.has_topic, self.clock, self.catalog, **config)
+        bench = ConsumerBench(logs, self.offsets_topic.exists, self.clock, self.catalog, **config)
         bench.group_configs = self.group_configs
         return bench.start()
 

@@ -180,6 +180,16 @@ class ConsumerGroupHistory(RuleBasedStateMachine):
                 assert getattr(before, name) == getattr(after, name), name
         self.check()
 
+    @rule()
+    def shard_resigns_and_is_elected_again(self) -> None:
+        leader_epoch = self.bench.offsets_topic.leader_epochs[0]
+        self.bench.resign(leader_epoch)
+        self.bench.elect(leader_epoch + 1)
+        for client in self.clients:
+            if isinstance(client, ClassicClient):
+                client.restart(self.bench)  # its parked requests are refused, and it repeats them
+        self.check()
+
     # -- what must hold ------------------------------------------------------------------------------------------
 
     def check(self) -> None:

@@ -164,8 +164,10 @@ def test_a_marker_for_a_missing_partition_is_refused() -> None:
     bench = Bench().start()
     assert bench.end(partition=1).result(0) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert bench.end(partition=-1).result(0) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    bench.resign(1)
+    assert bench.end().result(0) == ErrorCode.NOT_LEADER_OR_FOLLOWER
     bench.coordinator.stop()
-    assert bench.end().result(0) == ErrorCode.NOT_COORDINATOR
+    assert bench.end().result(0) == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 # -- fencing and verification ------------------------------------------------------------------------------------

@@ -115,8 +115,7 @@ class ShareBench(ConsumerBench):
         self.coordinator = GroupCoordinator(
             GroupConfig(**settings),
             self.clock,
-            open_logs=self._open_logs,
-            ensure_topic=self.ensure_topic,
+            topic=self.offsets_topic,
             topic_exists=lambda topic, partition: True,
             environment=GroupEnvironment(self.catalog, lambda group: self.group_configs.get(group, {})),
             share_states=self.states if serves else None,
@@ -130,7 +129,7 @@ class ShareBench(ConsumerBench):
     def restarted(self, **config: Any) -> ShareBench:
         """A new coordinator on the durable part of the logs and the same states, at the same time."""
         logs = [log.restarted() for log in self.logs]
-        bench = ShareBench(logs, self.has_topic, self.clock, self.catalog, self.states, **config)
+        bench = ShareBench(logs, self.offsets_topic.exists, self.clock, self.catalog, self.states, **config)
         bench.group_configs = self.group_configs
         return bench.start()
 
