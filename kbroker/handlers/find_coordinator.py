@@ -1,8 +1,8 @@
 """FindCoordinator (key 10), versions 0-6.
 
-Behaviour: every group and transactional id is coordinated here. The first look-up creates `__consumer_offsets` or
-`__transaction_state` and is answered when the topic exists. Host and port are those of the listener that the client
-came through.
+Behaviour: a group or transactional id is coordinated by the leader of its partition of `__consumer_offsets` or
+`__transaction_state`; the first look-up creates the topic and is answered when it exists. A partition without a leader:
+COORDINATOR_NOT_AVAILABLE (15). Host and port are those of the listener that the client came through.
 Per version: 0 groups only; 1 key type, error message, throttle; 3 flexible; 4 a batch of keys, each with its own
 error; 6 share coordinators (key type 2), where the broker has --share-groups: a key is group:topic id:partition.
 Known gaps: none.
@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import Future
+from functools import partial
 
+from kbroker.cluster.image import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
+from kbroker.coordinator.runtime.key_partition import group_partition
 from kbroker.errors import ErrorCode
 from kbroker.futures import map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
@@ -39,8 +42,10 @@ def handle(
     """Names the coordinator of each key."""
     keys = request.coordinator_keys if info.api_version >= _BATCH_MIN_VERSION else [request.key]
 
-    def answer(error: ErrorCode, message: str | None) -> FindCoordinatorResponse:
-        found = [_coordinator(context, info, key, error, message) for key in keys]
+    def located(topic: str, error: ErrorCode) -> FindCoordinatorResponse:
+        return answer([_leader(context, info, topic, key) if not error else _refused(key, error) for key in keys])
+
+    def answer(found: list[Coordinator]) -> FindCoordinatorResponse:
         if info.api_version >= _BATCH_MIN_VERSION:
             return FindCoordinatorResponse(coordinators=found)
         only = found[0]
@@ -53,35 +58,44 @@ def handle(
         )
 
     if request.key_type == KEY_TYPE_TRANSACTION:
-        return map_future(context.transactions.locate(), lambda error: answer(error, None))
+        return map_future(context.transactions.locate(), partial(located, TRANSACTION_STATE))
     if request.key_type == KEY_TYPE_SHARE and context.share_groups and info.api_version >= _SHARE_MIN_VERSION:
-        return FindCoordinatorResponse(coordinators=[_share_coordinator(context, info, key) for key in keys])
+        return answer([_share_coordinator(context, info, key) for key in keys])
     if request.key_type != KEY_TYPE_GROUP:
-        return answer(ErrorCode.INVALID_REQUEST, f"key type {request.key_type} is not served")
-    return map_future(context.groups.locate(), lambda error: answer(error, None))
+        message = f"key type {request.key_type} is not served"
+        return answer([_refused(key, ErrorCode.INVALID_REQUEST, message) for key in keys])
+    return map_future(context.groups.locate(), partial(located, CONSUMER_OFFSETS))
 
 
 def _share_coordinator(context: Context, info: RequestInfo, key: str) -> Coordinator:
-    """The broker itself; INVALID_REQUEST unless the key is a group, a topic id in base64 and a partition."""
+    """The leader, or this broker while `__share_group_state` does not exist.
+
+    INVALID_REQUEST unless the key is a group, a topic id in base64 and a partition.
+    """
     rest, _, partition = key.rpartition(":")
     group_id, _, topic_id = rest.rpartition(":")
     if not (group_id and _TOPIC_ID.fullmatch(topic_id) and _PARTITION.fullmatch(partition)):
-        return _coordinator(context, info, key, ErrorCode.INVALID_REQUEST, "a key is group:topic id:partition")
-    return _coordinator(context, info, key, ErrorCode.NONE, None)
+        return _refused(key, ErrorCode.INVALID_REQUEST, "a key is group:topic id:partition")
+    if SHARE_GROUP_STATE not in context.logs.by_name:
+        return _this_broker(context, info, key)
+    return _leader(context, info, SHARE_GROUP_STATE, key)
 
 
-def _coordinator(
-    context: Context, info: RequestInfo, key: str, error: ErrorCode, message: str | None
-) -> Coordinator:
-    if error:
-        return Coordinator(
-            key=key,
-            node_id=_NO_NODE,
-            host="",
-            port=_NO_NODE,
-            error_code=error,
-            error_message=message or error.name,
-        )
+def _leader(context: Context, info: RequestInfo, topic: str, key: str) -> Coordinator:
+    """The leader of the key's partition of an internal topic that exists."""
+    partitions = context.logs.by_name[topic].partitions
+    if partitions[group_partition(key, len(partitions))].leader_epoch < 0:
+        return _refused(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return _this_broker(context, info, key)
+
+
+def _refused(key: str, error: ErrorCode, message: str | None = None) -> Coordinator:
+    return Coordinator(
+        key=key, node_id=_NO_NODE, host="", port=_NO_NODE, error_code=error, error_message=message or error.name
+    )
+
+
+def _this_broker(context: Context, info: RequestInfo, key: str) -> Coordinator:
     return Coordinator(
         key=key,
         node_id=context.node_id,

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kbroker.coordinator.runtime.key_partition import group_partition
 from kbroker.errors import ErrorCode
 from kbroker.handlers import (
     delete_groups,
@@ -54,6 +55,8 @@ def test_find_coordinator(client: Client, version: int) -> None:
     found = ask(0)
     assert (found.error_code, found.node_id, found.host, found.port) == (0, 7, "broker.example", 9999)
     assert client.offsets_topic.exists
+    client.offset_partitions[group_partition("h" if version >= 4 else "g", 50)].leader_epoch = -1
+    assert (ask(0).error_code, ask(0).node_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
     if version >= 1:
         assert ask(1).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert ask(9).error_code == ErrorCode.INVALID_REQUEST
