@@ -1,0 +1,86 @@
+"""A broker in the test's own process, whose partitions of internal topics can change their leader."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from until import until
+
+from kbroker.app.broker import Broker
+from kbroker.app.config import load_config
+from kbroker.app.stopping import Stopping
+from kbroker.coordinator.runtime.request import Request
+from kbroker.coordinator.runtime.shard_set import ShardSet
+from kbroker.errors import ErrorCode
+
+NO_LEADER = -1
+
+
+class BrokerInProcess:
+    """A started broker on an empty folder. `refused` counts what its coordinators refuse, by error."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **kafka: object) -> None:
+        settings = {
+            "data_dir": str(folder / "data"),
+            "object_store": f"file:{folder / 'objects'}",
+            "listen": "127.0.0.1:0",
+            "memory_bytes": "192MiB",
+            "wal_bytes": "256MiB",
+        }
+        own = {"group.initial.rebalance.delay.ms": 0, **kafka}
+        self.refused: Counter[ErrorCode] = Counter()
+        refuse = Request.refuse
+
+        def counted(request: Request, error: ErrorCode) -> None:
+            self.refused[error] += 1
+            refuse(request, error)
+
+        monkeypatch.setattr(Request, "refuse", counted)
+        self.broker = Broker(load_config(settings, [f"{name}={value}" for name, value in own.items()], environ={}))
+        self.broker.start()
+        self.host, self.port = self.broker.address
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def stop(self) -> int:
+        """The exit code."""
+        return Stopping(self.broker).run()
+
+    @contextmanager
+    def without_leader(self, topic: str, shards: ShardSet[Any]) -> Iterator[None]:
+        """All partitions of an internal topic resign; at the end this broker leads them in the next epoch."""
+        partitions = self.broker.logs.by_name[topic].partitions
+        ended = [partition.leader_epoch for partition in partitions]
+        for index, partition in enumerate(partitions):
+            partition.leader_epoch = NO_LEADER
+            shards.resigned(index, ended[index])
+        yield
+        for index, partition in enumerate(partitions):
+            partition.log.epochs.assign(ended[index] + 1, partition.next_offset)
+            partition.leader_epoch = ended[index] + 1
+            shards.elected(index, ended[index] + 1)
+
+    def await_refusal(self, what: str, count: int = 1) -> None:
+        """Waits until that many requests have been told from now on that this is not their coordinator."""
+        expected = self.refused[ErrorCode.NOT_COORDINATOR] + count
+        until(lambda: self.refused[ErrorCode.NOT_COORDINATOR] >= expected, what)
+
+
+@contextmanager
+def broker_in_process(folder: Path, **kafka: object) -> Iterator[BrokerInProcess]:
+    """Starts it, and stops it cleanly."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        started = BrokerInProcess(folder, monkeypatch, **kafka)
+        try:
+            yield started
+        finally:
+            assert started.stop() == 0
+
+
