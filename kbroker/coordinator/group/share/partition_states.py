@@ -26,7 +26,10 @@ Then: TypeAlias = Callable[[S, Outcomes], Result | None]
 
 
 class PartitionStates(Generic[S]):
-    """Loop thread only. `on_member_left(group id, member id)` is called for each member that leaves or is removed."""
+    """Of one shard, until that is unloaded: the next one finds by its records what is left to do. Loop thread only.
+
+    `on_member_left(group id, member id)` is called for each member that leaves or is removed.
+    """
 
     def __init__(
         self,
@@ -37,6 +40,7 @@ class PartitionStates(Generic[S]):
         self.store = store
         self.on_member_left = on_member_left
         self._resume = resume
+        self._is_active = True
         self._running: dict[str, set[StateKey]] = {}
         self._waiting: dict[str, list[Callable[[], None]]] = {}
         self._parked: dict[Future[Any], Callable[[ErrorCode], Any]] = {}
@@ -61,6 +65,8 @@ class PartitionStates(Generic[S]):
         gather_errors(started).add_done_callback(ended)
 
     def _ended(self, group_id: str, outcomes: Outcomes, then: Then[S], shard: S) -> Result | None:
+        if not self._is_active:
+            return None
         running = self._running.get(group_id)
         if running is not None:
             running.difference_update(outcomes)
@@ -105,7 +111,8 @@ class PartitionStates(Generic[S]):
             resume()
 
     def deactivate(self, error: ErrorCode) -> None:
-        """Answers every parked request with an error."""
+        """Answers every parked request with an error; what the store does from now on has no consequences."""
+        self._is_active = False
         self._waiting.clear()
         for future, error_response in list(self._parked.items()):
             complete(future, error_response(error))

@@ -297,3 +297,19 @@ def test_a_snapshot_holds_share_groups() -> None:
     assert (now.members, now.target, now.subscriptions) == (before.members, before.target, before.subscriptions)
     assert after.known() == {topic_id: every(3)}
     assert after.coordinator.counts.members == 4
+
+
+def test_a_deletion_of_an_earlier_leadership_does_not_remove_the_group(bench: ShareBench) -> None:
+    bench.topic("t", 2)
+    emptied(bench, "t")
+    bench.states.hold = True
+    deleting = bench.coordinator.delete_group("g")
+    bench.run()
+    assert not deleting.done()
+    bench.resign(1)
+    assert deleting.result(0) == ErrorCode.NOT_COORDINATOR
+    bench.elect(3)
+    bench.go_on()
+    assert bench.the_group() is not None, "another leader may have let members in since"
+    assert bench.states.offsets() == {}
+    assert bench.delete() == ErrorCode.NONE
