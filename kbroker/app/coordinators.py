@@ -64,7 +64,12 @@ def build_coordinators(
         transaction_config(config),
         clock,
         topic=LoggedTopic(TRANSACTION_STATE, cluster.topics, logs, cold_reader),
-        markers=MarkerSink(logs.partition, groups.write_marker, partial(_is_deleted, cluster.topics), clock.now_ms),
+        markers=MarkerSink(
+            logs.partition,
+            groups.write_marker,
+            is_deleted=lambda topic, index: not _exists(cluster.topics, topic, index),
+            now_ms=clock.now_ms,
+        ),
         producer_ids=producer_ids,
         newest_leader_epoch=lambda: logs.leader_epoch,
     )
@@ -75,10 +80,10 @@ def build_coordinators(
     return Coordinators(groups, producer_ids, transactions, share_states, share_partitions)
 
 
-def _is_deleted(topics: Topics, name: str, index: int) -> bool:
-    """Whether a partition is gone. This broker writes the metadata: what its copy lacks is not merely unknown yet."""
+def _exists(topics: Topics, name: str, index: int) -> bool:
+    """Whether the metadata has the partition, led here or not. This broker writes them: what they lack was deleted."""
     topic = topics.image.by_name.get(name)
-    return topic is None or index >= topic.partitions
+    return topic is not None and 0 <= index < topic.partitions
 
 
 def _share_partitions(
@@ -140,7 +145,7 @@ def _groups(
         group_config(config),
         clock,
         topic=LoggedTopic(CONSUMER_OFFSETS, cluster.topics, logs, cold_reader),
-        topic_exists=lambda topic, index: logs.partition(topic, index) is not None,
+        topic_exists=partial(_exists, cluster.topics),
         environment=GroupEnvironment(
             LoggedTopics(logs), lambda group_id: cluster.topics.image.group_configs.get(group_id, {})
         ),
