@@ -1,11 +1,12 @@
-"""The client's side of one connection: one request at a time, each answered before the next is sent."""
+"""The client's side of one connection. The broker answers requests in their order."""
 
 from __future__ import annotations
 
 import itertools
 import socket
 import struct
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kbroker import __version__
@@ -14,11 +15,13 @@ from kbroker.limits import FRAME_BYTES_MAX
 from kbroker.protocol.api_keys import ApiKey, request_class
 from kbroker.protocol.apis.cluster.k18_api_versions import ApiVersionsRequest
 from kbroker.protocol.apis.records.k00_produce import ProduceRequest
-from kbroker.protocol.codec import decode_response_frame, encode_request_frame
+from kbroker.protocol.codec import decode_response_frame, encode_request_pieces
 from kbroker.protocol.diagnose import misfit
-from kbroker.protocol.fields import STRING_BYTES_MAX, Message
+from kbroker.protocol.fields import STRING_BYTES_MAX, Bytes, Message
 
 API_VERSIONS_VERSION = 3  # the first with the client's name; a broker without it answers in version 0 (KIP-511)
+
+PIECES_MAX = 512  # in one call; the system takes 1024
 
 
 class UnsupportedRequest(Exception):
@@ -38,6 +41,7 @@ class ClientConnection:
         self._versions = versions or {ApiKey.API_VERSIONS: API_VERSIONS_VERSION}
         self._served: dict[int, tuple[int, int]] = {}  # by key: first and last version; empty: not negotiated
         self._numbers = itertools.count()
+        self._unanswered: deque[tuple[int, int, int]] = deque()  # (API key, version, correlation id)
 
     @classmethod
     def to_any(
@@ -89,15 +93,27 @@ class ClientConnection:
         OSError: the connection; ProtocolError: not this answer; UnsupportedRequest: the broker cannot answer it;
         ValueError: a value that the protocol cannot encode.
         """
+        self.send(request, newest)
+        if isinstance(request, ProduceRequest) and request.acks == 0:
+            return None
+        return self.receive()
+
+    def send(self, request: Message, newest: int | None = None) -> None:
+        """Sends a request, whose response `receive` returns once it has returned those before. Raises as `call`."""
         key = request.API_KEY
         version = self._version(key, newest)
         number = next(self._numbers)
-        frame = encode_request_frame(key, version, number, self._client_id, request)
-        if len(frame) > STRING_BYTES_MAX and (problem := misfit(request, version)):
+        pieces = encode_request_pieces(key, version, number, self._client_id, request)
+        is_small = sum(map(len, pieces)) <= STRING_BYTES_MAX
+        if not is_small and not isinstance(request, ProduceRequest) and (problem := misfit(request, version)):
             raise ValueError(problem)  # the broker would close the connection, and say why only in its log
-        self._socket.sendall(frame)
-        if isinstance(request, ProduceRequest) and request.acks == 0:
-            return None
+        self._write(pieces)
+        if not isinstance(request, ProduceRequest) or request.acks != 0:
+            self._unanswered.append((key, version, number))
+
+    def receive(self) -> Any:
+        """The response to the first request that has none yet. Raises OSError and ProtocolError."""
+        key, version, number = self._unanswered.popleft()
         (length,) = struct.unpack(">i", self._read(4))
         if not 0 < length <= FRAME_BYTES_MAX:
             raise ProtocolError(_no_length(length))
@@ -118,6 +134,16 @@ class ClientConnection:
         if version < max(first, ours.first):
             raise UnsupportedRequest(f"the broker serves {name} in versions {first} to {last}: none is known here")
         return version
+
+    def _write(self, pieces: Sequence[Bytes]) -> None:
+        """Without joining them: record batches are long."""
+        left = [memoryview(piece) for piece in pieces]
+        while left:
+            count = self._socket.sendmsg(left[:PIECES_MAX])
+            while left and count >= len(left[0]):
+                count -= len(left.pop(0))
+            if count:
+                left[0] = left[0][count:]
 
     def _read(self, length: int) -> bytearray:
         data = bytearray(length)

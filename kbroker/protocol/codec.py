@@ -19,6 +19,8 @@ from kbroker.protocol.headers import (
     encode_response_header,
 )
 
+JOINED_BYTES_MAX = 16 * 1024  # of a piece that is copied rather than sent on its own
+
 _INT32 = Struct(">i")
 
 
@@ -60,9 +62,25 @@ def encode_request_frame(
     api_key: int, version: int, correlation_id: int, client_id: str | None, message: Message
 ) -> bytes:
     """A whole request: frame length, header, body."""
+    return b"".join(encode_request_pieces(api_key, version, correlation_id, client_id, message))
+
+
+def encode_request_pieces(
+    api_key: int, version: int, correlation_id: int, client_id: str | None, message: Message
+) -> list[Bytes]:
+    """A whole request; its bytes fields, such as record batches, are pieces of their own and not copied."""
     _check_class(request_class(api_key), message)
     header = encode_request_header(RequestHeader(api_key, version, correlation_id, client_id))
-    return _frame(header, encode_pieces(message, version))
+    pieces: list[Bytes] = []
+    small: list[Bytes] = [header]
+    for piece in encode_pieces(message, version):
+        if len(piece) < JOINED_BYTES_MAX:
+            small.append(piece)
+        else:
+            pieces += [b"".join(small), piece]
+            small = []
+    pieces.append(b"".join(small))
+    return [_INT32.pack(sum(map(len, pieces))), *pieces]
 
 
 def decode_response(api_key: int, version: int, body: Bytes) -> Message:

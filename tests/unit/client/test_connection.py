@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -12,8 +13,8 @@ from kbroker.client.connection import ClientConnection
 from kbroker.errors import ProtocolError
 from kbroker.limits import FRAME_BYTES_MAX
 from kbroker.protocol.apis.cluster.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from kbroker.protocol.apis.records.k00_produce import ProduceRequest
-from kbroker.protocol.codec import encode_response
+from kbroker.protocol.apis.records.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kbroker.protocol.codec import encode_request_frame, encode_response
 
 VERSION = 7
 
@@ -42,6 +43,40 @@ def test_requests_are_numbered_and_answered_in_order(pair: tuple[ClientConnectio
         length, key, version, correlation = struct.unpack(">ihhi", sent[:12])
         assert (length, key, version, correlation) == (len(sent) - 4, 3, VERSION, number)
         assert b"a-client" in sent
+
+
+def test_requests_may_wait_for_their_answers_together(pair: tuple[ClientConnection, socket.socket]) -> None:
+    connection, broker = pair
+    for _ in range(3):
+        connection.send(MetadataRequest(topics=[]))
+    for number in range(3):
+        broker.sendall(frame(number, f"cluster-{number}"))
+    assert [connection.receive().cluster_id for _ in range(3)] == ["cluster-0", "cluster-1", "cluster-2"]
+
+
+def test_a_long_request_is_sent_in_pieces_as_the_socket_takes_them() -> None:
+    """More pieces than one call takes, and more bytes than the socket does."""
+    ours, theirs = socket.socketpair()
+    ours.settimeout(10)
+    parts = [PartitionProduceData(index=index, records=bytes([index % 256]) * 20_000) for index in range(600)]
+    request = ProduceRequest(
+        acks=-1, timeout_ms=1, topic_data=[TopicProduceData(name="t", partition_data=parts)]
+    )
+    connection = ClientConnection(ours, "a-client", {0: VERSION})
+    expected = encode_request_frame(0, VERSION, 0, "a-client", request)
+    received: list[bytes] = []
+
+    def receive() -> None:
+        with theirs.makefile("rb") as stream:
+            received.append(stream.read(len(expected)))
+
+    reader = threading.Thread(target=receive)
+    reader.start()
+    connection.send(request)
+    reader.join()
+    connection.close()
+    theirs.close()
+    assert received == [expected]
 
 
 def test_produce_without_acks_has_no_answer(pair: tuple[ClientConnection, socket.socket]) -> None:
