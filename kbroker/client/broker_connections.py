@@ -57,7 +57,7 @@ class BrokerConnections:
     def call(self, address: Address, request: Message, newest: int | None) -> Any:
         """The response of the broker there."""
         try:
-            return self._connected(address).call(request, newest)
+            return self.connected(address).call(request, newest)
         except (OSError, ProtocolError) as error:
             broken = self._open.pop(address, None)
             if broken is not None:
@@ -68,7 +68,9 @@ class BrokerConnections:
             advertised = "" if address in self._bootstrap else " (the address that the cluster advertises)"
             raise Unreachable(f"no broker answers at {where}{advertised}: {_reason(error)}") from None
 
-    def _connected(self, address: Address) -> ClientConnection:
+    def connected(self, address: Address) -> ClientConnection:
+        """The connection to the broker there, for requests that do not wait for each other. Raises as `call_any`, and
+        OSError."""
         found = self._open.get(address)
         if found is None:
             found = ClientConnection.to(address, self._connect_s, self._client_id)

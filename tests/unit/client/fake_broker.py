@@ -6,6 +6,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from kbroker.protocol.api_keys import ApiKey
@@ -51,7 +52,7 @@ class FakeBroker:
             threading.Thread(target=self._serve, args=(connected,), daemon=True).start()
 
     def _serve(self, connected: socket.socket) -> None:
-        with connected, connected.makefile("rb") as stream:
+        with suppress(ConnectionError), connected, connected.makefile("rb") as stream:  # clients may leave
             while length := stream.read(4):
                 frame = stream.read(struct.unpack(">i", length)[0])
                 header, position = decode_request_header(frame)
