@@ -193,6 +193,7 @@ class TaskReport(WriterCommitMessage):
 def _task_report(job: bytes, batches: Iterator[Any]) -> TaskReport:
     """Writes the rows of the task that this worker runs."""
     module = load("sink.task")
+    import_module(WORKER_PROCESS).keep_written_batches()
     context = TaskContext.get()
     assert context is not None
     epoch = context.getLocalProperty(BATCH_PROPERTY)

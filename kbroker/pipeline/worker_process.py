@@ -27,6 +27,7 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -2, -3, -8  # g
 MAPPED_BYTES_MIN = 8 << 20  # a larger block holds one record or range: it returns to the kernel at once
 FREE_BYTES_KEPT = 16 << 20  # by a worker; Spark ends one that is idle for a minute
 GROWTH_BYTES = 4 << 20
+WRITTEN_BATCH_BYTES_MAX = 32 << 20  # the most that glibc keeps; Spark sends 10,000 rows as one block
 
 _settled = False
 
@@ -55,6 +56,14 @@ def keep_memory() -> None:
         mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES_MIN)
         mallopt(M_TRIM_THRESHOLD, FREE_BYTES_KEPT)
         mallopt(M_TOP_PAD, GROWTH_BYTES)
+
+
+def keep_written_batches() -> None:
+    """Lets malloc keep what rows that are written come in; does nothing outside Spark's workers."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if _settled and mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, WRITTEN_BATCH_BYTES_MAX)
+        mallopt(M_TRIM_THRESHOLD, WRITTEN_BATCH_BYTES_MAX)
 
 
 def hide_closed_socket() -> None:

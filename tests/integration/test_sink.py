@@ -29,7 +29,7 @@ from until import until
 
 from kbroker.client.broker_connections import BrokerConnections
 from kbroker.pipeline.options import OptionError
-from kbroker.pipeline.sink import producer
+from kbroker.pipeline.sink import batch_writer, producer
 from kbroker.pipeline.sink.commit import JobCommit
 from kbroker.pipeline.sink.decisions import Decision, decide, last_decision
 from kbroker.pipeline.sink.errors import SinkError
@@ -191,6 +191,73 @@ def test_a_commit_waits_for_a_broker_that_restarts(broker: BrokerProcess) -> Non
     finally:
         starting.join()
     assert values_of(broker.bootstrap, topic) == ["a"]
+
+
+@pytest.mark.parametrize("more", [{}, TRANSACTIONAL], ids=["plain", "transactional"])
+def test_each_row_is_written_once_while_its_broker_dies(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, more: dict[str, str]
+) -> None:
+    """Requests are unanswered when it is killed; what they hold is sent again under the same sequence numbers."""
+    monkeypatch.setattr(batch_writer, "REQUEST_BYTES", 10_000)
+    topic = new_topic(broker, CONFLUENT, "sink-killed", 3)
+    job = batch_job(broker.bootstrap, topic, **more)
+    values = [[f"{part}-{number}" for number in range(1000)] for part in range(9)]
+    starting: list[threading.Timer] = []
+
+    def dying() -> Iterator[pa.RecordBatch]:
+        for part, found in enumerate(values):
+            yield rows(found)
+            if part in (3, 6):
+                for each in starting:
+                    each.join()  # it takes requests before its start is over
+                broker.kill()
+                starting.append(threading.Timer(0.3, broker.start))
+                starting[-1].start()
+
+    try:
+        commit(job, [write_rows(job, Task(0, 0, None, None), dying())])
+    finally:
+        for each in starting:
+            each.join()
+    assert len(starting) == 2
+    assert values_of(broker.bootstrap, topic, 3) == sorted(value for found in values for value in found)
+    for partition in range(3):  # rows that were sent first come first
+        found = [each.value for each in read_committed(broker.bootstrap, topic, 3) if each.partition == partition]
+        assert found == [
+            value.encode()
+            for part in values
+            for value in part
+            if partition_of(value.encode(), 3) == partition
+        ]
+
+
+def test_rows_of_many_topics_keep_their_order(broker: BrokerProcess) -> None:
+    topics = [new_topic(broker, CONFLUENT, "sink-many", 1) for _ in range(3)]
+    options = given(broker.bootstrap, topics[0], {})
+    del options["topic"]
+    fields = [("topic", "string"), ("value", "string")]
+    found = [(topics[number * 7 % 3], str(number)) for number in range(500)]
+    batch = pa.RecordBatch.from_pydict({"topic": [each[0] for each in found], "value": [each[1] for each in found]})
+    write_rows(start_batch(options, fields, False), Task(0, 0, None, None), [batch.slice(0, 300), batch.slice(300)])
+    for topic in topics:
+        values = [(each.value or b"").decode() for each in read_committed(broker.bootstrap, topic)]
+        assert values == [value for name, value in found if name == topic]
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_batches_are_compressed_as_asked(broker: BrokerProcess, codec: str) -> None:
+    topic = new_topic(broker, CONFLUENT, "sink-codec", 1)
+    values = [f"value-{number:04}" for number in range(1000)]
+    write(batch_job(broker.bootstrap, topic, kafka__compression__type=codec), 0, values)
+    assert values_of(broker.bootstrap, topic) == values
+
+
+@pytest.mark.parametrize("more", [{}, TRANSACTIONAL], ids=["plain", "transactional"])
+def test_a_setting_of_librdkafka_alone_is_followed(broker: BrokerProcess, more: dict[str, str]) -> None:
+    topic = new_topic(broker, CONFLUENT, "sink-other", 2)
+    job = batch_job(broker.bootstrap, topic, kafka__socket__keepalive__enable="true", **more)
+    commit(job, [write(job, 0, ["a", "b"])])
+    assert values_of(broker.bootstrap, topic, 2) == ["a", "b"]
 
 
 def test_a_job_with_an_id_is_done_once(broker: BrokerProcess) -> None:

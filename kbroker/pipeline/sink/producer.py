@@ -1,16 +1,21 @@
-"""A task's producer: confluent-kafka's, with its errors as one line each and a bounded queue."""
+"""A producer of confluent-kafka, which has every setting: its errors as one line each, and a bounded queue."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from kbroker.pipeline.options import OptionError
+from kbroker.pipeline.sink.columns import RecordColumns
 from kbroker.pipeline.sink.errors import SinkError
 from kbroker.pipeline.sink.options import SinkOptions
+from kbroker.pipeline.sink.records import row_arguments
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 logger = logging.getLogger(__name__)
 
@@ -20,31 +25,6 @@ ABORT_SECONDS = 5.0
 ID_SECONDS = 0.5  # for metadata that brings the producer id sooner: the client retries after this time anyway
 FLUSH_SECONDS_MORE = 10.0  # than a record may take: librdkafka checks timeouts once a second
 
-_idle: dict[tuple[tuple[str, str], ...], SinkProducer] = {}  # of this process, by settings; one at most
-
-
-def idle_producer(options: SinkOptions) -> SinkProducer:
-    """The producer that an earlier task of this worker gave back, else a new one. Raises OptionError."""
-    found = _idle.pop(_settings_key(options), None)
-    if found is None:
-        found = SinkProducer(options)
-        found.ask_for_id()
-    else:
-        found.clear_broker_error()
-    return found
-
-
-def give_back(producer: SinkProducer) -> None:
-    """Keeps it for the worker's next task. All its records must have been delivered."""
-    for other in _idle.values():
-        other.close()
-    _idle.clear()
-    _idle[_settings_key(producer.options)] = producer
-
-
-def _settings_key(options: SinkOptions) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(options.client.items()))
-
 
 class SinkProducer:
     """Used by one task at a time. Not thread-safe. Raises SinkError."""
@@ -52,6 +32,7 @@ class SinkProducer:
     def __init__(self, options: SinkOptions, transactional_id: str | None = None) -> None:
         """OptionError for a setting that the client does not know."""
         self.options = options
+        self._is_transactional = transactional_id is not None
         self._failure: str | None = None  # the first record that was not delivered
         self._broker_error: str | None = None  # the last error that the client reported of a broker
         settings: dict[str, Any] = {
@@ -96,7 +77,7 @@ class SinkProducer:
 
     # -- the producer id
 
-    def ask_for_id(self) -> None:
+    def _ask_for_id(self) -> None:
         """Gets the producer id as soon as a broker is connected. Gives up if none answers: the client goes on trying.
 
         librdkafka requests its id after each Metadata response, otherwise every 500 ms. The first response is too
@@ -114,8 +95,10 @@ class SinkProducer:
     # -- transactions
 
     def begin(self) -> None:
-        """Takes the transactional id from any other producer, whose open transaction is aborted."""
-        self.ask_for_id()
+        """Gets a producer id. That of a transaction is taken from any other producer, whose transaction is aborted."""
+        self._ask_for_id()
+        if not self._is_transactional:
+            return
         try:
             self._init_transactions()
             self._producer.begin_transaction()
@@ -144,8 +127,13 @@ class SinkProducer:
 
     # -- records
 
-    def send(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Queues records, each as arguments of the client's produce(). Waits while the queue is full."""
+    def send_batch(self, batch: pa.RecordBatch, columns: RecordColumns, topic: str | None) -> None:
+        """Queues the records of some rows. Waits while the queue is full."""
+        for rows in row_arguments(batch, columns, topic):
+            self._send(rows)
+
+    def _send(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Queues records, each as arguments of the client's produce()."""
         produce = self._producer.produce
         try:
             for row in rows:
@@ -179,8 +167,8 @@ class SinkProducer:
         """Closes the connections. An open transaction stays open."""
         del self._producer
 
-    def clear_broker_error(self) -> None:
-        """Forgets the error of a broker that was unreachable between two tasks."""
+    def resume(self) -> None:
+        """Another task begins: forgets the error of a broker that was unreachable meanwhile."""
         self._producer.poll(0)
         self._broker_error = None
 

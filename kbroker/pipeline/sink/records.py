@@ -1,4 +1,4 @@
-"""Sends rows of Arrow batches to a producer."""
+"""Rows of Arrow batches as calls of confluent-kafka's produce()."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from kbroker.pipeline.sink.errors import SinkError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from kbroker.pipeline.sink.producer import SinkProducer
-
 SLICE_BYTES = 4 * MIB  # of Arrow data converted to Python objects at a time
 BY_KEY = -1  # a partition that the client chooses
 
 
-def send_batch(producer: SinkProducer, batch: pa.RecordBatch, columns: RecordColumns, topic: str | None) -> None:
-    """Sends every row. Raises SinkError."""
+def row_arguments(
+    batch: pa.RecordBatch, columns: RecordColumns, topic: str | None
+) -> Iterator[Iterator[tuple[Any, ...]]]:
+    """The arguments of produce() for each row, in groups of about SLICE_BYTES. Raises SinkError."""
     for part in _slices(batch):
         topics = repeat(topic) if topic is not None else _topics(part, columns.topic)
         arguments: list[Iterable[Any]] = [
@@ -32,7 +32,7 @@ def send_batch(producer: SinkProducer, batch: pa.RecordBatch, columns: RecordCol
         if columns.headers is not None:
             headers = map(_headers, part.column(columns.headers).to_pylist())
             arguments += [repeat(None), repeat(None), repeat(0), headers]  # no callbacks, the time is now
-        producer.send(zip(*arguments, strict=False))  # repeat() has no end
+        yield zip(*arguments, strict=False)  # repeat() has no end
 
 
 def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -10,8 +10,7 @@ from kbroker.pipeline.sink.columns import Field, RecordColumns, record_columns
 from kbroker.pipeline.sink.decisions import last_decision
 from kbroker.pipeline.sink.errors import SinkError
 from kbroker.pipeline.sink.options import SinkOptions, parse_options
-from kbroker.pipeline.sink.producer import SinkProducer, give_back, idle_producer
-from kbroker.pipeline.sink.records import send_batch
+from kbroker.pipeline.sink.task_producer import TaskProducer, give_back, idle_producer, new_producer
 from kbroker.pipeline.sink.transactions import OpenTransaction, Transactions, connect
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def write_rows(job: Job, task: Task, batches: Iterable[pa.RecordBatch]) -> Writt
     try:
         for batch in batches:
             if batch.num_rows:
-                send_batch(producer, batch, columns, options.topic)
+                producer.send_batch(batch, columns, options.topic)
                 rows += batch.num_rows
         producer.flush()
     except BaseException:
@@ -111,7 +110,7 @@ class _TransactionalTask:
         """Opens nothing before the first row."""
         transactions = Transactions(client, self._options)
         rows = 0
-        producer: SinkProducer | None = None
+        producer: TaskProducer | None = None
         transaction: OpenTransaction | None = None
         is_whole = False
         try:
@@ -120,12 +119,12 @@ class _TransactionalTask:
                     continue
                 if producer is None:
                     name = transactional_id(self._options, self._job_id, self._task.partition, self._task.attempt)
-                    producer = SinkProducer(self._options, name)
+                    producer = new_producer(self._options, name)
                     producer.begin()
                     transaction = transactions.opened(name)
                     if not self._repeatable and last_decision(client, self._job_id).epoch >= self._epoch:
                         raise SinkError(f"the job was aborted while task {self._task.partition} began")
-                send_batch(producer, batch, self._columns, self._options.topic)
+                producer.send_batch(batch, self._columns, self._options.topic)
                 rows += batch.num_rows
             if producer is not None:
                 producer.flush()

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from kbroker.pipeline.sink import producer
+from kbroker.pipeline.sink import producer, task_producer
+from kbroker.pipeline.sink.batch_writer import can_follow
 from kbroker.pipeline.sink.options import SinkOptions, parse_options
-from kbroker.pipeline.sink.producer import SinkProducer, give_back, idle_producer
+from kbroker.pipeline.sink.producer import SinkProducer
+from kbroker.pipeline.sink.task_producer import give_back, idle_producer
 
 
 class Client:
@@ -41,8 +43,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     monkeypatch.setattr(Client, "asked", found, raising=False)
     monkeypatch.setattr(producer, "Producer", Client)
-    monkeypatch.setattr(producer, "_idle", {})
+    monkeypatch.setattr(task_producer, "_idle", {})
     return found
+
+
+OF_LIBRDKAFKA = {"kafka__socket__keepalive__enable": "true"}
 
 
 def options(**more: str) -> SinkOptions:
@@ -51,12 +56,12 @@ def options(**more: str) -> SinkOptions:
 
 
 def test_a_new_producer_asks_for_metadata_until_its_broker_is_connected(asked: list[str]) -> None:
-    idle_producer(options(topic="t"))
+    idle_producer(options(topic="t", **OF_LIBRDKAFKA))
     assert asked == ["new", "t", "t"]
 
 
 def test_a_producer_that_was_given_back_has_its_id(asked: list[str]) -> None:
-    settings = options(topic="t")
+    settings = options(topic="t", **OF_LIBRDKAFKA)
     first = idle_producer(settings)
     give_back(first)
     asked.clear()
@@ -64,7 +69,7 @@ def test_a_producer_that_was_given_back_has_its_id(asked: list[str]) -> None:
     assert asked == []
 
 
-@pytest.mark.parametrize("given", [{}, {"topic": "t", "kafka__acks": "1"}])
+@pytest.mark.parametrize("given", [OF_LIBRDKAFKA, {"topic": "t", "kafka__acks": "1"}])
 def test_without_a_topic_or_without_idempotence_nothing_is_asked(asked: list[str], given: dict[str, str]) -> None:
     idle_producer(options(**given))
     assert asked == ["new"]
@@ -79,5 +84,35 @@ def test_a_broker_that_does_not_answer_is_left_to_the_records(
     asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Client, "fails", True)
-    idle_producer(options(topic="t"))
+    idle_producer(options(topic="t", **OF_LIBRDKAFKA))
     assert asked == ["new", "t"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"kafka__acks": "-1", "kafka__linger__ms": "5", "kafka__batch__size": "16384", "kafka__client__id": "c"},
+        {"kafka__compression__type": "zstd", "kafka__security__protocol": "PLAINTEXT"},
+        {"kafka__buffer__memory": "1000000", "kafka__max__request__size": "5000000"},
+    ],
+)
+def test_settings_that_kbrokers_client_knows_need_no_other(given: dict[str, str]) -> None:
+    assert can_follow(options(**given))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"kafka__acks": "1"},
+        {"kafka__enable__idempotence": "false"},
+        {"kafka__security__protocol": "SASL_SSL"},
+        {"kafka__partitioner": "consistent_random"},
+        {"kafka__compression__type": "none at all"},
+        {"kafka__compression__level": "3"},
+        {"kafka__linger__ms": "0.5"},
+        {"kafka__no__such__name": "1"},
+    ],
+)
+def test_every_other_setting_is_left_to_librdkafka(given: dict[str, str]) -> None:
+    assert not can_follow(options(**given))

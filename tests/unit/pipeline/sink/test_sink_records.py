@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from kbroker.pipeline.sink import records
 from kbroker.pipeline.sink.columns import record_columns
 from kbroker.pipeline.sink.decisions import format_attempts, parse_attempts
 from kbroker.pipeline.sink.errors import SinkError
-from kbroker.pipeline.sink.records import send_batch
+from kbroker.pipeline.sink.records import row_arguments
 
 pa = pytest.importorskip("pyarrow")
 
@@ -20,22 +19,10 @@ HEADERS = pa.list_(pa.struct([("key", TEXT), ("value", BINARY)]))
 KINDS = {TEXT: "string", BINARY: "binary", pa.int32(): "int", HEADERS: "array<struct<key:string,value:binary>>"}
 
 
-class Taken:
-    """A producer that keeps what it is given."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[Any, ...]] = []
-
-    def send(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        self.rows += rows
-
-
 def sent(columns: dict[str, Any], topic: str | None = "t") -> list[tuple[Any, ...]]:
     batch = pa.RecordBatch.from_pydict(columns)
     fields = [(field.name, KINDS[field.type]) for field in batch.schema]
-    taken = Taken()
-    send_batch(taken, batch, record_columns(fields, topic), topic)  # type: ignore[arg-type]
-    return taken.rows
+    return [row for rows in row_arguments(batch, record_columns(fields, topic), topic) for row in rows]
 
 
 def test_text_is_sent_as_utf8_and_nulls_as_nulls() -> None:
