@@ -1,7 +1,8 @@
 """S3 settings from Spark's configuration (`spark.hadoop.fs.s3a.*`), for the stores that this process opens.
 
-The driver reads the settings at `register`; they travel to other processes in the pickled source, never in its options,
-which Spark shows in plans. A query's option takes precedence over them, and so does boto3's environment variable.
+The driver reads the settings at `register`; they travel to other processes in the pickled source or task, never in
+options, which Spark shows in plans. A query's or job's option takes precedence over them, and so does boto3's
+environment variable.
 """
 
 from __future__ import annotations
@@ -41,7 +42,15 @@ class S3Place(NamedTuple):
 
 def read_settings(spark: SparkSession) -> dict[str, str]:
     """The settings of the session's Hadoop configuration, by the names of `use`; empty ones are left out."""
-    get = _hadoop_setting(spark)
+    return _settings_of(_hadoop_setting(spark))
+
+
+def settings_of(conf: Mapping[str, str]) -> dict[str, str]:
+    """As `read_settings`, from Spark settings of a session that is still to be made."""
+    return _settings_of(lambda key: conf.get(f"spark.hadoop.{key}"))
+
+
+def _settings_of(get: Callable[[str], str | None]) -> dict[str, str]:
     found = {name: value for name, key in _HADOOP.items() if (value := (get(key) or "").strip())}
     if "endpoint" in found and "://" not in found["endpoint"]:
         scheme = "http" if (get(_TLS) or "").strip().lower() == "false" else "https"
@@ -61,6 +70,11 @@ def use(settings: Mapping[str, str]) -> None:
     """Sets the settings of this process, which serves one Spark application."""
     global _used
     _used = settings
+
+
+def used() -> Mapping[str, str]:
+    """The settings of this process, for others of its Spark application."""
+    return _used
 
 
 def s3_place(endpoint: str | None, region: str | None) -> S3Place:

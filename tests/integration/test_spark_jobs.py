@@ -439,6 +439,29 @@ def test_jobs_work_on_s3(broker: BrokerProcess, store: Store, spark: Any, tmp_pa
     assert (done.summary["faults"], done.summary["objects"] > 0) == (0, True)
 
 
+@pytest.mark.parametrize("store", [pytest.param("s3", marks=pytest.mark.s3)], indirect=True)
+@pytest.mark.parametrize("name", ["audit", pytest.param("compact", marks=pytest.mark.slow)])
+def test_jobs_take_their_credentials_from_sparks_configuration(broker: BrokerProcess, store: Store, name: str) -> None:
+    topic = new_topic(broker, CONFLUENT, "job-login", 2, **COMPACT)
+    fill(broker, topic, 2)
+    before = newest(broker, topic)
+    given = {
+        "access.key": store.environ["AWS_ACCESS_KEY_ID"],
+        "secret.key": store.environ["AWS_SECRET_ACCESS_KEY"],
+        "endpoint": store.options[3],
+        "endpoint.region": "us-east-1",
+    }
+    settings = [item for key, value in given.items() for item in ("--conf", f"spark.hadoop.fs.s3a.{key}={value}")]
+    more = ["--topic", topic, "--data-dir", str(broker.data_dir)] if name == "compact" else []
+    elsewhere = Store("s3", store.options[:2], {"AWS_EC2_METADATA_DISABLED": "true"})
+    done = run(elsewhere, name, *settings, *more)
+    assert done.code == 0, done.errors
+    assert given["secret.key"] not in done.output + done.errors
+    if name == "compact":
+        assert done.summary["records_kept"] == len(before)
+        assert newest(broker, topic) == before
+
+
 @ON_A_FOLDER
 def test_a_table_is_replayed(broker: BrokerProcess, store: Store, spark: Any, tmp_path: Path) -> None:
     """Only a value column; then keys, times and headers, to the partition that a column names."""

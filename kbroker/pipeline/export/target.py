@@ -21,6 +21,7 @@ from kbroker._fast.base.crc32c import crc32c
 from kbroker.limits import MIB
 from kbroker.pipeline.export.parquet_files import Sink
 from kbroker.pipeline.options import OptionError
+from kbroker.pipeline.s3_settings import s3_place
 from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.stores.local_files import sync_directory
 from kbroker.storage.stores.object_store import NotFound, ObjectStore, StoreDenied, StoreError, UploadedPart
@@ -55,7 +56,8 @@ class Destination:
         """
         url = f"{self.url.rstrip('/')}/{below}" if below else self.url
         try:
-            raw = open_store(url, self.endpoint, self.region, create=create)
+            s3 = s3_place(self.endpoint, self.region)
+            raw = open_store(url, s3.endpoint, s3.region, login=s3.login, create=create)
         except ValueError as error:
             raise OptionError(f"destination: {error}") from None
         return RetryingStore(raw, RetryPolicy(RETRY_SECONDS))

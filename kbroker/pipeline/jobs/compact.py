@@ -17,6 +17,7 @@ import click
 from kbroker import limits
 from kbroker.cluster.image import MetadataImage
 from kbroker.option_values import ConfigError, parse_size
+from kbroker.pipeline import s3_settings
 from kbroker.pipeline.bucket_view import BucketView
 from kbroker.pipeline.jobs.compact_leading import with_a_first_output
 from kbroker.pipeline.jobs.compact_plan import (
@@ -126,7 +127,8 @@ class Compaction:
         slices = cut_slices(plans, self._slice_bytes)
         total = sum(ref.length for item in slices for ref in item.refs)
         job.say(f"{self._topic.name}: {len(plans)} partitions, {total} bytes in {len(slices)} slices")
-        work = SharedWork(job.place, view.cluster_id, rules, {plan.partition: plan for plan in plans}, tuple(slices))
+        by_partition = {plan.partition: plan for plan in plans}
+        work = SharedWork(job.place, view.cluster_id, rules, by_partition, tuple(slices), s3_settings.used())
         passes = CompactPasses(job, work)
         try:
             scans = passes.scan()

@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import json
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kbroker.pipeline import s3_settings
 from kbroker.pipeline.bucket_view import store_of
 from kbroker.pipeline.jobs.compact_plan import PartitionPlan, Slice, SliceResult, SliceScan, SliceTask
 from kbroker.pipeline.jobs.compact_tasks import UNPLACED, CompactRules, scan_slice, write_slice
@@ -44,6 +45,7 @@ class SharedWork:
     rules: CompactRules
     plans: dict[int, PartitionPlan]
     slices: tuple[Slice, ...]
+    s3: Mapping[str, str]  # settings of the driver
 
 
 class CompactPasses:
@@ -127,6 +129,7 @@ def giving_task_reason() -> Iterator[None]:
 def scan_rows(work: SharedWork, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The rows of the first pass, of the slices whose numbers are in `batches`."""
     settle()
+    s3_settings.use(work.s3)
     for batch in batches:
         for number in batch.column(0).to_pylist():
             item = work.slices[number]
@@ -160,6 +163,7 @@ def write_rows(work: SharedWork, tasks: dict[int, SliceTask], rows: pa.Table) ->
     import pyarrow as pa
 
     settle()
+    s3_settings.use(work.s3)
     number = rows.column("slice")[0].as_py()
     result = None
     task = tasks.get(number)

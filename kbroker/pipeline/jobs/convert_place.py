@@ -23,6 +23,7 @@ from kbroker.exchange.partition_source import ExportError
 from kbroker.pipeline.bucket_view import RETRY_SECONDS, contact
 from kbroker.pipeline.jobs.session import JobError
 from kbroker.pipeline.options import Place
+from kbroker.pipeline.s3_settings import s3_place
 from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.formats.kfs_keys import parse_kfs_key
 from kbroker.storage.stores.conditional_write import create_once, read_back
@@ -70,7 +71,8 @@ class FolderPlace:
 def destination_store(place: Place) -> ObjectStore:
     """The store of a destination, made if missing. Raises JobError if it is not a URL; StoreError."""
     try:
-        raw = open_store(place.url, place.endpoint, place.region, create=True)
+        s3 = s3_place(place.endpoint, place.region)
+        raw = open_store(place.url, s3.endpoint, s3.region, login=s3.login, create=True)
     except ValueError as error:
         raise JobError(f"--dest: {error}") from None
     contact(place)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kbroker.clock import Clock, SystemClock
-from kbroker.pipeline import is_submitted, start_session
+from kbroker.pipeline import is_submitted, s3_settings, start_session
 from kbroker.pipeline.error_hook import is_of_spark, source_message
 from kbroker.pipeline.errors import one_line
 from kbroker.pipeline.jobs.progress import Progress
@@ -87,6 +87,7 @@ def job_options(name: str) -> Callable[[Callable[..., None]], Callable[..., None
             place = Place(url, cluster_id or None, endpoint or None, region or None)
             with Job(name, place, master=master, conf=conf, quiet=quiet, debug=debug) as job:
                 check_packages()
+                job.use_s3_settings()
                 function(job=job, **rest)
 
         return run
@@ -130,7 +131,16 @@ class Job:
             self._is_own = SparkSession.getActiveSession() is None
             quiet = self._is_own and not is_submitted() and not self._debug
             self._spark = _session(f"kbroker-{self.name}", self._master, self._conf, quiet=quiet)
+            s3_settings.use(s3_settings.read_settings(self._spark))
         return self._spark
+
+    def use_s3_settings(self) -> None:
+        """Lets stores that are opened before the session have its S3 settings. A session that waits to be made has
+        those of ``--conf`` alone; spark-submit's has more, and its JVM runs already."""
+        if is_submitted():
+            assert self.spark is not None
+        else:
+            s3_settings.use(s3_settings.settings_of(self._conf))
 
     @property
     def cores(self) -> int:
@@ -223,6 +233,7 @@ def _caller(module: str, name: str, done: Any = None) -> Callable[[Any], Any]:
 
     `done`, an accumulator of Spark's, is given the `records` of each result.
     """
+    s3 = dict(s3_settings.used())
 
     def call(task: Any) -> Any:
         import importlib
@@ -242,6 +253,7 @@ def _caller(module: str, name: str, done: Any = None) -> Callable[[Any], Any]:
                     f"(spark.pyspark.python) to one that has it ({error})"
                 ) from None
             settle()
+            importlib.import_module("kbroker.pipeline.s3_settings").use(s3)
             result = function(task)
             if done is not None:
                 done.add(result.records)

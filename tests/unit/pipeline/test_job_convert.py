@@ -39,7 +39,7 @@ def bucket(monkeypatch):
 def store(monkeypatch):
     """The destination of klite's and KafScale's formats."""
     found = MemoryStore()
-    monkeypatch.setattr(convert_place, "open_store", lambda *place, create: found)
+    monkeypatch.setattr(convert_place, "open_store", lambda *place, login, create: found)
     return found
 
 

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from kbroker.pipeline import s3_settings
-from kbroker.pipeline.s3_settings import S3Place, read_settings, s3_place, use
+from kbroker.pipeline import s3_settings, worker_process
+from kbroker.pipeline.jobs.session import _caller
+from kbroker.pipeline.s3_settings import S3Place, read_settings, s3_place, settings_of, use
 from kbroker.storage.stores.s3_login import S3Login
 
 CONF = {
@@ -50,6 +51,26 @@ def test_half_of_a_login_is_none_and_an_endpoint_gets_its_scheme() -> None:
     assert s3_place(None, None).login is None
     assert settings(**{"connection.ssl.enabled": "false"})["endpoint"] == "http://store:9000"
     assert settings(endpoint="http://store")["endpoint"] == "http://store"
+
+
+def test_settings_of_a_session_that_is_not_made_yet_are_the_same() -> None:
+    conf = {f"spark.hadoop.{name}": value for name, value in CONF.items()}
+    assert settings_of(conf | {"spark.hadoop.fs.s3a.connection.ssl.enabled": "true"}) == settings()
+    assert settings_of({}) == {}
+
+
+def login_of(task: str) -> S3Login | None:
+    """A task."""
+    return s3_place(task, None).login
+
+
+def test_a_jobs_tasks_get_the_settings_of_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_process, "settle", lambda: None)
+    use(settings())
+    call = _caller(__name__, login_of.__name__)
+    use({})
+    assert login_of("http://store") is None
+    assert call("http://store") == S3Login("key", "hidden")
 
 
 def test_a_login_is_not_shown() -> None:
