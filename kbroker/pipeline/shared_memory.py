@@ -1,7 +1,8 @@
 """Hands a task's Arrow batches to its reader in the JVM by memory that both have mapped.
 
 Through Spark's socket each byte is copied seven times; here once, out of the columns. The reader is told where a batch
-is (SharedReader.java), and answers with a byte when it has used it.
+is (SharedReader.java), and answers with a byte when it has used it. A reader that may not open another process's file
+asks for the bytes instead, once: it then gets those of every batch that it has not used, and of all after it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -19,6 +21,8 @@ from kbroker.limits import MIB
 PLACES = 4
 PLACE_BYTES = 2 * MIB  # a larger batch has the memory for itself
 PLACES_BYTES = PLACES * PLACE_BYTES
+SENT = -1  # in place of a file: the bytes follow
+SEND = 2  # an answer: the file cannot be opened
 _PLACE = struct.Struct(">iiqq")  # process, its file, start and length
 
 
@@ -40,7 +44,8 @@ class SharedMemory:
         self._writer = pa.ipc.new_stream(self._mapped, first.schema)
         self._writer.write_batch(first.slice(0, 0))  # so that the schema, which the reader knows, is not in a place
         self._place = 0
-        self._in_use = 0
+        self._in_use: deque[tuple[int, int]] = deque()  # start and length of each batch, in the order of use
+        self._is_sent = False  # whether the reader gets the bytes
 
     def close(self) -> None:
         """Gives the memory up when the reader has used it. After an error too: the reader is to come upon that."""
@@ -66,23 +71,38 @@ class SharedMemory:
             self._place = (self._place + 1) % PLACES
         self._mapped.seek(start)
         self._writer.write_batch(batch)
-        self._tell(_PLACE.pack(os.getpid(), self._file, start, self._mapped.tell() - start))
-        self._in_use += 1
+        self._in_use.append((start, self._mapped.tell() - start))
+        self._tell(*self._in_use[-1])
 
     def wait(self, in_use: int) -> None:
         """Until at most so many batches are in use. Raises ReaderGone."""
-        while self._in_use > in_use:
+        while len(self._in_use) > in_use:
             try:
-                answers = len(self._connection.recv(self._in_use))
+                answers = self._connection.recv(len(self._in_use))
             except ConnectionError:
-                answers = 0
-            if answers == 0:
+                answers = b""
+            if not answers:
                 raise ReaderGone
-            self._in_use -= answers
+            for answer in answers:
+                if answer == SEND:
+                    self._send_bytes()
+                else:
+                    self._in_use.popleft()
 
-    def _tell(self, place: bytes) -> None:
+    def _send_bytes(self) -> None:
+        """From now on; the reader passes over what it was told before."""
+        self._is_sent = True
+        for start, length in self._in_use:
+            self._tell(start, length)
+
+    def _tell(self, start: int, length: int) -> None:
         try:
-            self._connection.sendall(place)
+            if self._is_sent:
+                self._connection.sendall(_PLACE.pack(os.getpid(), SENT, 0, length))
+                self._mapped.seek(start)
+                self._connection.sendall(self._mapped.read_buffer(length))
+            else:
+                self._connection.sendall(_PLACE.pack(os.getpid(), self._file, start, length))
         except ConnectionError:
             raise ReaderGone from None
 

@@ -64,15 +64,26 @@ final class SharedBatches {
         if (memory == null || start + length > memory.capacity()) {
             map("/proc/" + process + "/fd/" + file);
         }
-        ByteBuffer message = mapped.duplicate().order(ByteOrder.LITTLE_ENDIAN);
-        int metadata = (int) start + PREFIX_BYTES;
+        memory.getReferenceManager().retain();
+        load(mapped.duplicate(), memory, (int) start, start + length);
+    }
+
+    /** Loads a copy of a message. */
+    void load(byte[] message) throws IOException {
+        ArrowBuf copy = allocator.buffer(message.length);
+        copy.setBytes(0L, message);
+        load(ByteBuffer.wrap(message), copy, 0, message.length);
+    }
+
+    /** Takes a reference to `owner` over, in which `bytes` are. */
+    private void load(ByteBuffer bytes, ArrowBuf owner, int start, long end) throws IOException {
+        ByteBuffer message = bytes.order(ByteOrder.LITTLE_ENDIAN);
+        int metadata = start + PREFIX_BYTES;
         int body = metadata + message.getInt(metadata - 4);
         message.limit(body).position(metadata);
         RecordBatch header = (RecordBatch) Message.getRootAsMessage((ByteBuffer) message.slice())
             .header(new RecordBatch());
-        memory.getReferenceManager().retain();  /* which the next call gives up */
-        ArrowRecordBatch batch = MessageSerializer.deserializeRecordBatch(
-            header, memory.slice(body, start + length - body));
+        ArrowRecordBatch batch = MessageSerializer.deserializeRecordBatch(header, owner.slice(body, end - body));
         try {
             loader.load(batch);
         } finally {

@@ -13,16 +13,21 @@ import org.apache.spark.unsafe.Platform;
 
 /**
  * The batches of one task. Its worker writes each of them into shared memory and says where; a byte in answer says that
- * it has been used. Spark's own stream from the worker brings no rows, only its end or its error.
+ * it has been used, or that this process may not open the memory and needs the bytes. Spark's own stream from the worker
+ * brings no rows, only its end or its error.
  */
 final class SharedReader implements PartitionReader, Runnable {
     private static final int PLACE_BYTES = 24;  /* process, its file, start and length */
+    private static final int SENT = -1;  /* in place of a file: the bytes follow */
+    private static final int USED = 1;  /* answers */
+    private static final int SEND = 2;
 
     private final WorkerLink link;
     private final PartitionReader python;
     private final SharedBatches batches;
     private final Thread worker = new Thread(this, "kbroker-worker");
     private volatile Throwable failure;
+    private IOException unopened;  /* why the worker was asked for bytes, until it sends them */
     private boolean used;
 
     SharedReader(PartitionReaderFactory factory, InputPartition partition, StructType schema) throws IOException {
@@ -49,27 +54,47 @@ final class SharedReader implements PartitionReader, Runnable {
     @Override
     public boolean next() throws IOException {
         batches.drop();
-        byte[] place = new byte[PLACE_BYTES];
         try {
             if (used) {
-                link.write(1);
+                link.write(USED);
             }
-            link.read(place);
+            byte[] place = new byte[PLACE_BYTES];
+            do {
+                link.read(place);
+            } while (!isLoaded(ByteBuffer.wrap(place)));
         } catch (EOFException ended) {
             return end();
         } catch (SocketException ended) {
             return end();
         }
-        ByteBuffer told = ByteBuffer.wrap(place);
-        try {
-            batches.load(told.getInt(), told.getInt(), told.getLong(), told.getLong());
-        } catch (IOException unreadable) {
-            link.close();
-            end();  /* throws the worker's error, if it has died */
-            throw unreadable;
-        }
         used = true;
         return true;
+    }
+
+    /** Loads the batch of a place. If its memory cannot be opened, asks for the bytes and passes over the place. */
+    private boolean isLoaded(ByteBuffer place) throws IOException {
+        int process = place.getInt();
+        int file = place.getInt();
+        long start = place.getLong();
+        long length = place.getLong();
+        if (file == SENT) {
+            byte[] message = new byte[(int) length];
+            link.read(message);
+            batches.load(message);
+            unopened = null;
+            return true;
+        }
+        if (unopened != null) {
+            return false;
+        }
+        try {
+            batches.load(process, file, start, length);
+            return true;
+        } catch (IOException error) {
+            unopened = error;
+            link.write(SEND);
+            return false;
+        }
     }
 
     private boolean end() throws IOException {
@@ -81,6 +106,9 @@ final class SharedReader implements PartitionReader, Runnable {
         }
         if (failure != null) {
             Platform.throwException(failure);
+        }
+        if (unopened != null) {
+            throw unopened;  /* and the worker has not sent the bytes */
         }
         return false;
     }

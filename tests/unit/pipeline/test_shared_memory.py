@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from kbroker.limits import MIB
-from kbroker.pipeline.shared_memory import PLACE_BYTES, PLACES, PLACES_BYTES, share
+from kbroker.pipeline.shared_memory import PLACE_BYTES, PLACES, PLACES_BYTES, SEND, SENT, share
 
 SECRET = "0123456789abcdef0123456789abcdef"
 PLACE = struct.Struct(">iiqq")
@@ -26,11 +26,14 @@ def batch(number: int, value_bytes: int = 10, rows: int = 3) -> pa.RecordBatch:
 
 
 class Reader(threading.Thread):
-    """Reads up to `wanted` batches, then hangs up. It answers for those before only when `held` are unanswered."""
+    """Reads up to `wanted` batches, then hangs up. It answers for those before only when `held` are unanswered.
 
-    def __init__(self, wanted: int = 1 << 30, held: int = 1) -> None:
+    From batch `blind_from` on it cannot open the memory.
+    """
+
+    def __init__(self, wanted: int = 1 << 30, held: int = 1, blind_from: int = 1 << 30) -> None:
         super().__init__(daemon=True)
-        self.wanted, self.held = wanted, held
+        self.wanted, self.held, self.blind_from = wanted, held, blind_from
         self.server = socket.create_server(("127.0.0.1", 0))
         self.port = self.server.getsockname()[1]
         self.secret = b""
@@ -44,8 +47,19 @@ class Reader(threading.Thread):
         with connection, connection.makefile("rb") as told:
             self.secret = told.read(len(SECRET))
             unanswered = 0
+            asked = False
             while len(self.batches) < self.wanted and len(place := told.read(PLACE.size)) == PLACE.size:
-                self.take(*PLACE.unpack(place))
+                _, file, _, length = PLACE.unpack(place)
+                if file == SENT:
+                    self.batches.append(pa.ipc.read_record_batch(pa.py_buffer(told.read(length)), SCHEMA))
+                elif len(self.batches) < self.blind_from:
+                    self.take(*PLACE.unpack(place))
+                else:
+                    if not asked:
+                        connection.sendall(bytes(unanswered) + bytes([SEND]))
+                        unanswered = 0
+                    asked = True
+                    continue
                 unanswered += 1
                 if unanswered == self.held:
                     connection.sendall(bytes(unanswered))
@@ -92,6 +106,15 @@ def test_a_batch_beyond_a_place_is_alone_in_a_larger_file_which_shrinks_after_it
     assert reader.starts[1] == reader.starts[3] == PLACES_BYTES
     assert reader.file_bytes[1] > PLACES_BYTES + 9 * MIB
     assert reader.file_bytes[0] == reader.file_bytes[2] == reader.file_bytes[4] == PLACES_BYTES
+
+
+@pytest.mark.parametrize("blind_from", [0, 1, 5])
+def test_a_reader_that_cannot_open_the_memory_gets_the_bytes(blind_from: int) -> None:
+    reader = Reader(blind_from=blind_from)
+    sent = [batch(number, value_bytes=3 * MIB if number == 6 else 10) for number in range(12)]
+    assert list(share(iter(sent), reader.port, SECRET)) == []
+    assert reader.ended().batches == sent
+    assert len(reader.starts) == blind_from
 
 
 def test_a_reader_that_hangs_up_ends_the_task_without_an_error() -> None:
