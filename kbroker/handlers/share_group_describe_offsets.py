@@ -1,7 +1,9 @@
 """DescribeShareGroupOffsets (key 90), versions 0-1: where share groups are, with --share-groups (KIP-932).
 
 Behaviour: the start offset of each partition that is asked for, or of all of which the group has share state; -1 where
-there is none, or its start is not decided yet. A group that does not exist has none, and that is no error.
+there is none, or its start is not decided yet. A group that does not exist has none, and that is no error. The durable
+start offset is the one before the newest acknowledgements, as in Kafka: the lag and the private tag `next_offset` count
+these as well.
 Per version: 1 the lag (KIP-1226): records from the start offset on that are not done with; -1 where it is not known.
 Known gaps: none.
 """
@@ -126,6 +128,7 @@ def _partition(
             if state is not None:
                 described.start_offset = state.start_offset
                 described.leader_epoch = state.leader_epoch
+                described.next_offset = state.next_offset
                 described.lag = _lag(state, context.logs.partition_by_id(topic_id, partition))
         answer.set_result(described)
 

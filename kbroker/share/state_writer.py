@@ -3,6 +3,9 @@
 What the broker itself decides (lock time-outs, closed sessions, records that no member may see) takes effect at once
 and is written afterwards: after a crash before that the same records are delivered again. An acknowledgement takes
 effect when it is durable: if its write fails, its records return to the member.
+
+A write has the start offset as it is before its acknowledgements take effect, like Kafka's: records from there on that
+are done with are in its batches and its delivery complete count, and the next write moves the start over them.
 """
 
 from __future__ import annotations
@@ -56,7 +59,7 @@ class StateWriter:
         self._number = 1  # of the next write
         self._writing = False
         self._waiting: list[Future[None]] = []  # acknowledgements that go with the next write
-        self._unsaved = window.start != state.start_offset  # goes with the first write
+        self._unsaved = False  # the broker has decided what goes with the next write
         self._retry_timer: Timer | None = None
 
     @property
@@ -96,14 +99,13 @@ class StateWriter:
         chosen = [run for run in decided if run.write == number or (run.unsaved and run.settled)]
         for run in chosen:
             run.unsaved = False
-        start = self._window.start_after(number)
         complete = sum(
-            run.last - run.first + 1
-            for run in decided
-            if run.first >= start and run.state.is_final and run.write in (0, number)
+            run.last - run.first + 1 for run in decided if run.state.is_final and run.write in (0, number)
         )
-        batches = [StateBatch(run.first, run.last, run.state, run.count) for run in chosen if run.last >= start]
-        written = self._store.write(*self._key, self._state_epoch, self._leader_epoch, start, complete, batches)
+        batches = [StateBatch(run.first, run.last, run.state, run.count) for run in chosen]
+        written = self._store.write(
+            *self._key, self._state_epoch, self._leader_epoch, self._window.start, complete, batches
+        )
         written.add_done_callback(
             lambda done: self._loop.post(partial(self._written, number, waiting, done.exception()))
         )

@@ -168,12 +168,3 @@ class Window:
             self.runs[0].first = offset
         self.start = offset
         self.tidy()
-
-    def start_after(self, write: int) -> int:
-        """The start offset once the write of this number is durable."""
-        start = self.start
-        for run in self.runs:
-            if not run.state.is_final or run.write not in (0, write):
-                break
-            start = run.last + 1
-        return start

@@ -56,8 +56,9 @@ def command(session: Session, names: tuple[str, ...], members: bool) -> None:
 
     A line for each partition that is assigned or has a committed offset. LAG is the number of records from that offset
     to the end. LAG-TIME (in JSON lag_seconds) is the age of the record at that offset: 0 at the end, - (null) where it
-    cannot be known, as without a commit or if the record has no timestamp. A share group has START, the offset of its
-    first record that is not acknowledged, and the LAG that its coordinator counts.
+    cannot be known, as without a commit or if the record has no timestamp. A share group has START, its start offset
+    before its newest acknowledgements, and the LAG that its coordinator counts; its LAG-TIME is the age of the first
+    record that it is not done with.
     """
     groups, failures = found_groups(session.client, names)
     described = describe_groups(session.client, groups)
@@ -102,7 +103,7 @@ def _partition_rows(
     owners = {partition: member for member in description.members for partition in member.partitions}
     partitions = sorted({*positions, *owners})
     ends = end_offsets(session.client, partitions)
-    offsets = {partition: position.offset for partition, position in positions.items()}
+    offsets = {partition: position.next_offset for partition, position in positions.items()}
     seconds = lag_seconds(session.client, offsets, ends, SystemClock().now_ms())
     for partition in partitions:
         topic, index = partition

@@ -23,10 +23,17 @@ OFFSET_FETCH_NEWEST = 9  # the last with topics by name
 
 
 class Position(NamedTuple):
-    """The offset at which a group reads next in a partition. `share_lag` is what a share group's coordinator counts."""
+    """The offset at which a group reads next in a partition; of a share group, which may be done with what follows, its
+    start offset, the lag that its coordinator counts, and the first record that it is not done with."""
 
     offset: int
     share_lag: int | None = None
+    share_next_offset: int | None = None
+
+    @property
+    def next_offset(self) -> int:
+        """The first record that the group has still to read, as far as it is known."""
+        return self.offset if self.share_next_offset is None else self.share_next_offset
 
 
 Positions = Mapping[TopicPartition, Position]
@@ -109,7 +116,7 @@ def _share_starts(response: Any) -> Iterator[tuple[str, int, list[tuple[TopicPar
         positions = [
             (
                 (topic.topic_name, part.partition_index),
-                Position(part.start_offset, part.lag if part.lag >= 0 else None),
+                Position(part.start_offset, *(each if each >= 0 else None for each in (part.lag, part.next_offset))),
             )
             for topic in group.topics
             for part in topic.partitions

@@ -66,7 +66,7 @@ def command(
     reset = _reset(name, given)
     scope = _scope(topics, all_topics, reset)
     group = _inactive_group(session, name, needed=scope is None)
-    current = {each: position.offset for each, position in read_positions(session.client, [group])[name].items()}
+    current = {each: position.next_offset for each, position in read_positions(session.client, [group])[name].items()}
     partitions = sorted(current) if scope is None else existing_partitions(session.client, scope)
     plan = plan_reset(session.client, reset, partitions, current)
     for remark in plan.remarks:

@@ -15,6 +15,8 @@ UNKNOWN_START_OFFSET = -1
 # The delivery complete count is not known: an older version wrote the state.
 UNKNOWN_DELIVERY_COMPLETE_COUNT = -1
 
+_AVAILABLE = 0  # of the ids of delivery states
+
 
 class ShareKey(NamedTuple):
     """One partition in one group."""
@@ -44,6 +46,16 @@ class SharePartitionState(NamedTuple):
     start_offset: int  # -1: UNKNOWN_START_OFFSET
     delivery_complete_count: int  # records from the start offset on whose delivery is complete
     batches: tuple[StateBatch, ...]
+
+    @property
+    def next_offset(self) -> int:
+        """The offset of the first record that is not done with; UNKNOWN_START_OFFSET as `start_offset`."""
+        offset = self.start_offset
+        for batch in self.batches:
+            if batch.first_offset > offset or batch.delivery_state == _AVAILABLE:
+                break
+            offset = batch.last_offset + 1
+        return offset
 
 
 class ShareStateStore(Protocol):

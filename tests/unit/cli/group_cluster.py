@@ -75,6 +75,7 @@ class Group:
     members: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     offsets: dict[tuple[str, int], int] = field(default_factory=dict)
     share_lags: dict[tuple[str, int], int] = field(default_factory=dict)
+    share_next_offsets: dict[tuple[str, int], int] = field(default_factory=dict)
 
 
 class GroupCluster:
@@ -374,6 +375,7 @@ class GroupCluster:
                             leader_epoch=0,
                             lag=self.groups[name].share_lags.get((topic, index), -1),
                             error_code=0,
+                            next_offset=self.groups[name].share_next_offsets.get((topic, index), -1),
                         )
                     ],
                 )

@@ -145,6 +145,13 @@ def test_a_share_group_has_start_offsets_and_its_own_lag(cluster: GroupCluster) 
     }  # fmt: skip
 
 
+def test_a_share_group_that_is_done_with_all_has_no_lag_time_though_its_start_is_behind(cluster: GroupCluster) -> None:
+    cluster.groups["shared"].share_lags = {("orders", 0): 0}
+    cluster.groups["shared"].share_next_offsets = {("orders", 0): 10}
+    (row,) = rows(cluster, "describe", "shared")
+    assert (row["start_offset"], row["lag"], row["lag_seconds"]) == (2, 0, 0)
+
+
 def test_members_are_described_with_their_assignment(cluster: GroupCluster) -> None:
     assert rows(cluster, "describe", "newer", "--members") == [{
         "group": "newer", "member_id": "m3", "group_instance_id": None, "client_id": "client of m3", "host": HOST,

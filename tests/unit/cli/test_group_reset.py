@@ -157,6 +157,13 @@ def test_a_share_group_is_reset(cluster: GroupCluster) -> None:
     assert cluster.asked(ApiKey.OFFSET_COMMIT) == 0
 
 
+def test_a_share_group_stays_at_the_first_record_that_it_is_not_done_with(cluster: GroupCluster) -> None:
+    cluster.groups["g"] = Group("share", offsets={("t", 0): 101}, share_next_offsets={("t", 0): 104})
+    result = run(cluster, "g", "--topic", "t:0", "--to-current", "--execute")
+    assert result.exit_code == 0, result.output
+    assert cluster.groups["g"].offsets == {("t", 0): 104}
+
+
 def test_exported_offsets_are_read_back(cluster: GroupCluster, tmp_path: Path) -> None:
     result = run(cluster, "g", "--all-topics", "--to-current", "--export")
     assert (result.stdout, result.stderr) == ("t,0,104\n", "")

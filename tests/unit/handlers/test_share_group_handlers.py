@@ -12,7 +12,7 @@ from kbroker.coordinator.group.config import GroupConfig
 from kbroker.coordinator.group.coordinator import GroupCoordinator
 from kbroker.coordinator.group.environment import GroupEnvironment
 from kbroker.coordinator.group.topic_partitions import TopicInfo
-from kbroker.coordinator.share_state.store import SharePartitionState
+from kbroker.coordinator.share_state.store import SharePartitionState, StateBatch
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers import (
     share_group_alter_offsets,
@@ -168,7 +168,8 @@ def test_describe(client: Client, operations: bool) -> None:
 @pytest.mark.parametrize("version", versions(share_group_describe_offsets))
 def test_describe_offsets(client: Client, version: int) -> None:
     join(client)
-    client.store.states["g", TOPIC_IDS["t"], 0] = SharePartitionState(2, 5, 90, 4, ())  # type: ignore[attr-defined]
+    batches = StateBatch(90, 91, 2, 1), StateBatch(92, 92, 4, 0), StateBatch(93, 93, 0, 1), StateBatch(95, 95, 2, 1)
+    client.store.states["g", TOPIC_IDS["t"], 0] = SharePartitionState(2, 5, 90, 4, batches)  # type: ignore[attr-defined]
     asked = [("t", [0, 1, 7]), ("none", [0])]
     every, some, unknown = describe(client, version, ("g", None), ("g", asked), ("x", None))
     (topic,) = every.topics
@@ -176,6 +177,7 @@ def test_describe_offsets(client: Client, version: int) -> None:
     known = [(p.partition_index, p.start_offset, p.leader_epoch, p.error_code) for p in topic.partitions]
     assert known == [(0, 90, 5, 0), (1, -1, 3, 0)]
     assert [p.lag for p in topic.partitions] == [6 if version else -1, -1]
+    assert [p.next_offset for p in topic.partitions] == [93, -1]
     assert [(t.topic_name, [p.start_offset for p in t.partitions]) for t in some.topics] == [
         ("t", [90, -1, -1]),
         ("none", [-1]),

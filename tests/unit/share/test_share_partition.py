@@ -108,10 +108,25 @@ def test_acknowledged_records_are_delivered_once() -> None:
     assert bench.acknowledge("b", (10, 14, [ACCEPT])).done()
     assert bench.durable == SharePartitionState(1, 1, 0, 5, (StateBatch(10, 14, 2, 1),))
     assert bench.acknowledge("a", (0, 9, [ACCEPT])).done()
-    assert bench.durable == SharePartitionState(1, 1, 15, 0, ())
     assert bench.window == []
     assert bench.acquire("a", log(10, 5)) == []
     assert bench.acquire("a", log(10, 5, 1)) == [(15, 15, 1)]
+
+
+def test_a_write_says_where_the_group_was_before_its_acknowledgements_as_in_kafka() -> None:
+    bench = Bench()
+    bench.acquire("a", log(6))
+    bench.acknowledge("a", (0, 5, [ACCEPT]))
+    assert bench.durable == SharePartitionState(1, 1, 0, 6, (StateBatch(0, 5, 2, 1),))
+    bench.acquire("a", log(6, 5))
+    assert bench.durable.start_offset == 0, "an acquisition writes nothing"
+    bench.acknowledge("a", (6, 10, [ACCEPT]))
+    assert bench.durable == SharePartitionState(1, 1, 6, 5, (StateBatch(6, 10, 2, 1),))
+    bench = bench.restarted()
+    assert bench.partition.is_idle
+    assert bench.acquire("a", log(6, 5, 1)) == [(11, 11, 1)]
+    bench.acknowledge("a", (11, 11, [RELEASE]))
+    assert bench.durable == SharePartitionState(1, 1, 11, 0, (StateBatch(11, 11, 0, 1),))
 
 
 def test_released_records_are_redelivered_up_to_the_delivery_limit() -> None:
@@ -121,7 +136,7 @@ def test_released_records_are_redelivered_up_to_the_delivery_limit() -> None:
     assert bench.window == [(4, 4, 0, 1), (5, 6, 4, 1), (7, 9, 2, 1)]
     assert bench.acquire("b", log(10)) == [(4, 4, 2)]
     bench.acknowledge("b", (4, 4, [RELEASE]))
-    assert bench.durable.start_offset == 10
+    assert bench.durable[2:4] == (4, 6)
     assert bench.acquire("b", log(10)) == []
 
 
@@ -263,7 +278,7 @@ def test_undeliverable_batches_and_gaps_in_the_log_are_skipped() -> None:
     assert bench.acquire("a", [*log(-3, 5, -1), *log(4, first=20)]) == [(3, 7, 1), (20, 23, 1)]
     assert bench.durable.start_offset == 3
     bench.acknowledge("a", (3, 7, [ACCEPT]))
-    assert bench.durable == SharePartitionState(1, 1, 20, 0, ())
+    assert bench.durable == SharePartitionState(1, 1, 3, 17, (StateBatch(3, 7, 2, 1), StateBatch(8, 19, 4, 0)))
     bench.acknowledge("a", (20, 23, [ACCEPT]))
     assert bench.acquire("a", log(-2, first=24)) == []
     assert bench.durable.start_offset == 26

@@ -1,11 +1,12 @@
 """DescribeShareGroupOffsets (key 90).
 
 Versions 0-1, flexible (KIP-932). 1 adds the lag (KIP-1226).
+kbroker adds `next_offset`: of the first record that is not done with; -1 where another broker answers.
 """
 
 from __future__ import annotations
 
-from kbroker.protocol.fields import INT16, INT32, INT64, STRING, UUID, F, Message, Struct
+from kbroker.protocol.fields import INT16, INT32, INT64, PRIVATE_TAG, STRING, UUID, F, Message, Struct
 
 
 class DescribeShareGroupOffsetsRequestTopic(Struct):
@@ -31,6 +32,7 @@ class DescribeShareGroupOffsetsResponsePartition(Struct):
     lag: int = F(INT64, "1+", default=-1)
     error_code: int = F(INT16, "0+")
     error_message: str | None = F(STRING, "0+", nullable="0+", default=None)
+    next_offset: int = F(INT64, "0+", default=-1, tag=PRIVATE_TAG)
 
 
 class DescribeShareGroupOffsetsResponseTopic(Struct):
