@@ -119,7 +119,7 @@ def _flush(broker: Broker) -> dict[str, Any]:
     if not broker.flusher.flush(wait=True, timeout=FLUSH_SECONDS):
         raise RuntimeError(f"the flush did not complete: {broker.flusher.metrics.last_error or 'timed out'}")
     after = broker.flusher.flushed_lsn
-    return {"flushed_lsn": after, "flushed_bytes": after - before}
+    return {"flushed_lsn": after, "flushed_bytes": broker.wal.bytes_between(before, after)}
 
 
 def _settings(settings: Settings) -> dict[str, Any]:

@@ -17,6 +17,7 @@ cdef class SegmentLog(LogRing):
     def __cinit__(self):
         self.segments = []
         self.partitions = {}
+        self.recovered = ()
 
     cdef Py_ssize_t read_file(self, int fd, int64_t first_lsn, int64_t lsn, uint8_t* out, Py_ssize_t length) noexcept nogil:
         cdef Py_ssize_t got, done = 0
@@ -52,6 +53,7 @@ cdef class SegmentLog(LogRing):
         if start_lsn % self.segment_bytes:
             raise ValueError("the log starts at a segment boundary")
         self.segments[:] = segments
+        self.recovered = tuple([((<WalSegment>segment).first_lsn, (<WalSegment>segment).end_lsn) for segment in segments])
         self.head = self.durable_end = self.current_end = start_lsn
         self.data_end = 0 if not segments else (<WalSegment>segments[len(segments) - 1]).end_lsn
         self.resident = self.evicted = self.sealed_end = start_lsn
@@ -151,4 +153,18 @@ cdef class SegmentLog(LogRing):
     @property
     def unflushed_bytes(self):
         """WAL bytes that are in no object yet, fillers included."""
-        return max(0, load64(&self.head) - max(self.flushed, self.retained)) if self.data_end > self.flushed else 0
+        return self.bytes_between(self.flushed, load64(&self.head)) if self.data_end > self.flushed else 0
+
+    cpdef int64_t bytes_between(self, int64_t from_lsn, int64_t to_lsn) except? -1:
+        """Bytes of the log between two positions: a start skips positions, which hold nothing (docs/formats/wal.md)."""
+        return self.bytes_from_start(to_lsn) - self.bytes_from_start(from_lsn)
+
+    cdef int64_t bytes_from_start(self, int64_t lsn) except? -1:
+        # From where this start's appends began; negative below.
+        cdef int64_t first_lsn, end_lsn, skipped = lsn - self.start_lsn
+        if skipped >= 0:
+            return skipped
+        skipped = 0
+        for first_lsn, end_lsn in self.recovered:
+            skipped -= max(<int64_t>0, end_lsn - max(first_lsn, lsn))
+        return skipped

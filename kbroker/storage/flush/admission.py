@@ -39,6 +39,10 @@ class AdmissionWal(Protocol):
     @property
     def durable_lsn(self) -> int: ...
 
+    def bytes_between(self, from_lsn: int, to_lsn: int) -> int:
+        """Bytes of the log between two positions, without those that starts skipped."""
+        ...
+
     def admit(self, lsn: int | None) -> None:
         """Appends that are not internal stop at `lsn`, or at the end of the budget; None: only there."""
         ...
@@ -136,7 +140,7 @@ class Admission:
         """Decides whether producers are held from now on."""
         if not self._can_hold:
             return
-        now, unsent = self._monotonic(), self._wal.durable_lsn - self._sent_lsn()
+        now, unsent = self._monotonic(), self._unsent_bytes(self._wal.durable_lsn)
         if unsent >= self._ahead_least // 2:
             self._pressed_at = now
         if not self._held and self._is_filled(now, unsent):
@@ -162,12 +166,16 @@ class Admission:
 
     def _admit(self) -> None:
         if self._active and not self._open:
-            self._wal.admit(self._sent_lsn() + self._ahead)
+            self._wal.admit(self._end_lsn())
 
-    def _sent_lsn(self) -> int:
-        lsn, sent = self._flushed_lsn, self._sent
+    def _end_lsn(self) -> int:
+        durable_lsn = self._wal.durable_lsn
+        return durable_lsn + self._ahead - self._unsent_bytes(durable_lsn)
+
+    def _unsent_bytes(self, durable_lsn: int) -> int:
+        wal, lsn, sent = self._wal, self._flushed_lsn, self._sent
         for end_lsn, total_bytes in self._windows:
             if sent < total_bytes:
-                return lsn + (end_lsn - lsn) * sent // total_bytes
+                return wal.bytes_between(lsn, durable_lsn) - wal.bytes_between(lsn, end_lsn) * sent // total_bytes
             lsn, sent = end_lsn, sent - total_bytes
-        return lsn
+        return wal.bytes_between(lsn, durable_lsn)

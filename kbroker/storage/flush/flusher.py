@@ -56,7 +56,6 @@ class Flusher:
         *,
         broker_epoch: int,
         data_dir_id: str,
-        flushed_lsn: int = 0,
         settings: FlushSettings | None = None,
         on_stopped: Callable[[Exception], None] | None = None,
         wait: Callable[[float], bool] | None = None,
@@ -82,7 +81,6 @@ class Flusher:
             clock,
             broker_epoch=broker_epoch,
             data_dir_id=data_dir_id,
-            flushed_lsn=flushed_lsn,
             settings=self.settings,
             schedule=self._schedule,
             condition=self._condition,
@@ -103,7 +101,7 @@ class Flusher:
     @property
     def unflushed_bytes(self) -> int:
         """WAL bytes that are in no committed object yet."""
-        return max(0, self._wal.durable_lsn - self.flushed_lsn)
+        return max(0, self._wal.bytes_between(self.flushed_lsn, self._wal.durable_lsn))
 
     @property
     def pressure(self) -> bool:

@@ -41,6 +41,10 @@ class ScheduleWal(Protocol):
     @property
     def durable_lsn(self) -> int: ...
 
+    def bytes_between(self, from_lsn: int, to_lsn: int) -> int:
+        """Bytes of the log between two positions, without those that starts skipped."""
+        ...
+
     @property
     def wants_flush(self) -> bool:
         """The log has no room, and a flush would free some."""
@@ -97,17 +101,19 @@ class FlushSchedule:
 
     def pressure(self, flushed_lsn: int) -> bool:
         """True when the WAL fills faster than flushes empty it."""
-        return self._wal.durable_lsn - flushed_lsn > PRESSURE_SHARE * self._settings.wal_bytes
+        return self._durable_bytes(flushed_lsn) > PRESSURE_SHARE * self._settings.wal_bytes
+
+    def _durable_bytes(self, from_lsn: int) -> int:
+        return self._wal.bytes_between(from_lsn, self._wal.durable_lsn)
 
     def due_while_held(self, cut_lsn: int, least_bytes: int) -> str | None:
         """As `due`, while producers are held: when there are `least_bytes` for a window."""
-        return "WAL pressure" if self._wal.durable_lsn - cut_lsn >= least_bytes else None
+        return "WAL pressure" if self._durable_bytes(cut_lsn) >= least_bytes else None
 
     def due(self, flushed_lsn: int, requested_lsn: int) -> str | None:
         """Why a flush from `flushed_lsn` on should start now, or None; no window is in progress."""
-        unflushed = max(0, self._wal.durable_lsn - flushed_lsn)
         now = self._clock.monotonic()
-        if unflushed == 0:
+        if self._wal.durable_lsn <= flushed_lsn:
             self._oldest_since = None
             return None
         if self._oldest_since is None:
@@ -116,6 +122,7 @@ class FlushSchedule:
             return "request"
         if self._wal.wants_flush:
             return "no room"
+        unflushed = self._durable_bytes(flushed_lsn)
         if self.pressure(flushed_lsn):
             return "WAL pressure"
         if unflushed >= self._settings.total_bytes:
@@ -179,9 +186,8 @@ class FlushSchedule:
         awaited = self._wal.object_commits.newest_lsn > flushed_lsn
         if not self._settings.paced or urgent or awaited or self._wal.wants_flush or self.pressure(flushed_lsn):
             return 0.0
-        durable_lsn = self._wal.durable_lsn
-        backlog_bytes = max(0, durable_lsn - flushed_lsn)
-        rate = self._measure_ingest(durable_lsn) + backlog_bytes / self._settings.flush_seconds
+        backlog_bytes = max(0, self._durable_bytes(flushed_lsn))
+        rate = self._measure_ingest(self._wal.durable_lsn) + backlog_bytes / self._settings.flush_seconds
         return max(rate, limits.UPLOAD_BYTES_PER_SECOND_MIN)
 
     def _measure_ingest(self, durable_lsn: int) -> float:

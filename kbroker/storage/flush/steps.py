@@ -40,6 +40,9 @@ class FlushWal(WalReader, AdmissionWal, ScheduleWal, Protocol):
     @property
     def durable_lsn(self) -> int: ...
 
+    @property
+    def flushed_lsn(self) -> int: ...
+
     def sync(self, timeout: float = ...) -> bool: ...
 
     def trim(self, lsn: int) -> object: ...
@@ -81,7 +84,6 @@ class FlushSteps:
         *,
         broker_epoch: int,
         data_dir_id: str,
-        flushed_lsn: int,
         settings: FlushSettings,
         schedule: FlushSchedule,
         condition: threading.Condition,
@@ -90,7 +92,7 @@ class FlushSteps:
         hedged: HedgedStore | None = None,
     ) -> None:
         self.metrics = FlushMetrics()
-        self.flushed_lsn = max(flushed_lsn, manifest.image.wal_flushed_lsn(data_dir_id) or 0)
+        self.flushed_lsn = max(wal.flushed_lsn, manifest.image.wal_flushed_lsn(data_dir_id) or 0)
         self.urgent = False  # uploads have no rate limit
         self._wal = wal
         self._source = source

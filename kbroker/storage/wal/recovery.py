@@ -176,5 +176,5 @@ class _Recovery:
                     path.unlink()
             elif path.name.endswith((".wal.tmp", ".idx.tmp")):
                 path.unlink()
-        if self.flushed_lsn > 0:
-            self.wal.trim(self.flushed_lsn)
+        # Where all was flushed, what this start skips counts as flushed, too: it holds nothing.
+        self.wal.trim(start if end == self.flushed_lsn else self.flushed_lsn)

@@ -20,9 +20,13 @@ VALUE = bytes(100 * KIB)
 class RecordedWal:
     segment_bytes = 1 * MIB
     durable_lsn = 0
+    skipped = range(0)  # positions that hold nothing
 
     def __init__(self):
         self.admitted = []
+
+    def bytes_between(self, from_lsn, to_lsn):
+        return to_lsn - from_lsn - len(range(max(from_lsn, self.skipped.start), min(to_lsn, self.skipped.stop)))
 
     def admit(self, lsn):
         self.admitted.append(lsn)
@@ -91,6 +95,20 @@ def test_the_limit_follows_what_is_sent():
     assert wal.admitted[-1] is None
     admission.flushed(200 * MIB)
     assert wal.admitted[-1] == 200 * MIB + ahead
+
+
+def test_what_a_start_skipped_takes_nothing_of_the_budget():
+    wal = RecordedWal()
+    wal.skipped, wal.durable_lsn = range(40 * MIB, 2040 * MIB), 2060 * MIB
+    admission = Admission(wal, lambda: 0.0, 1000 * MIB, 100 * MIB, 400 * MIB)
+    ahead = 1000 * MIB - 100 * MIB - 2 * MIB - 30 * MIB
+    admission.window_begins(0, 2060 * MIB, 60 * MIB)
+    assert wal.admitted[-1] == 2060 * MIB + ahead - 60 * MIB
+    admission.sent(30 * MIB)
+    assert wal.admitted[-1] == 2060 * MIB + ahead - 30 * MIB
+    admission.flushed(2060 * MIB)
+    assert wal.admitted[-1] == 2060 * MIB + ahead
+    assert not admission.held
 
 
 def test_a_small_budget_is_not_withheld():
@@ -277,7 +295,7 @@ def test_a_flusher_that_producers_outrun_has_two_windows_in_progress(tmp_path, m
             appended += 1
         except FastAppendWait:  # or because the next segment is not ready
             with admission._lock:
-                limit = admission._sent_lsn() + admission._ahead
+                limit = admission._end_lsn()
             if storage.wal.head_lsn + 2 * len(VALUE) > limit:
                 store.blocked.set()
             storage.wal.sync(20)

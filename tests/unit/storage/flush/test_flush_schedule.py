@@ -20,7 +20,10 @@ class Input:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.commits = SimpleNamespace(newest_lsn=0)
-        self.wal = SimpleNamespace(durable_lsn=0, wants_flush=False, object_commits=self.commits)
+        self.wal = SimpleNamespace(
+            durable_lsn=0, wants_flush=False, object_commits=self.commits,
+            bytes_between=lambda from_lsn, to_lsn: to_lsn - from_lsn,
+        )  # fmt: skip
         source = SimpleNamespace(all_partitions=list, kfs_topics=frozenset)
         settings = FlushSettings(wal_bytes=4 * GIB, flush_seconds=60)
         self.schedule = FlushSchedule(settings, self.wal, source, self.clock)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from kbroker.errors import CorruptionError
 from kbroker.storage.flush.admission import Admission
 from kbroker.storage.flush.body import ObjectBuilder
 from kbroker.storage.flush.plan import PlanLimits
-from kbroker.storage.flush.schedule import FlushSettings
+from kbroker.storage.flush.schedule import PRESSURE_SHARE, FlushSchedule, FlushSettings
 from kbroker.storage.flush.upload import ClaimLost, FlushStopped
 from kbroker.storage.flush.window import FlushWindow
 from kbroker.storage.formats.object_keys import PackKey, klix_key
@@ -234,6 +234,26 @@ def test_an_outage_only_delays_and_the_claim_is_read_before_the_next_upload(star
     assert s.claim.checks >= 1
     assert max(events) <= 20
     assert s.stored("t", 0) == s.in_wal("t", 0)
+
+
+def test_positions_that_a_start_skipped_begin_no_flush_and_lift_no_limit(start):
+    settings = FlushSettings(wal_bytes=4 * MIB, flush_seconds=60, total_bytes=2 * MIB)
+    for epoch in (1, 2, 3):  # each skips the rest of its segment at least
+        s = start(topics=[("t", 1)], epoch=epoch)
+        s.append("t", 0, batch([b"v"]))
+        s.sync()
+        s.close()
+    s = start(topics=[("t", 1)], settings=settings, epoch=4)
+    held = s.wal.bytes_between(0, s.wal.durable_lsn)
+    assert s.recovered.wal.batches == 3
+    assert s.wal.durable_lsn > settings.wal_bytes * PRESSURE_SHARE > held
+    assert s.flusher.unflushed_bytes == s.wal.unflushed_bytes == held
+    assert not s.flusher.pressure
+    assert s.flusher.due() is None
+    schedule = FlushSchedule(settings, s.wal, s.table, s.clock)
+    assert schedule.pace(0, urgent=False) == limits.UPLOAD_BYTES_PER_SECOND_MIN
+    assert s.flush()
+    assert s.flusher.unflushed_bytes == 0
 
 
 def test_a_superseded_owner_uploads_nothing_after_an_outage(start):

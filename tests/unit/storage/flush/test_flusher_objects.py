@@ -266,6 +266,9 @@ def test_windows_for_object_durability_begin_once_per_interval():
         wants_flush = False
         object_commits = Commits()
 
+        def bytes_between(self, from_lsn, to_lsn):
+            return to_lsn - from_lsn
+
     clock, wal = ManualClock(NOW_MS), FakeWal()
     schedule = FlushSchedule(FlushSettings(commit_interval_ms=250, commit_bytes=1000), wal, None, clock)
     clock.advance(100)
