@@ -23,8 +23,9 @@ from kbroker.handlers.first_error import first_error
 from kbroker.limits import KIB, MIB
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.codec import decode_request, encode_answer
-from kbroker.protocol.fields import Bytes, Message
+from kbroker.protocol.fields import Bytes, Message, VersionRange
 from kbroker.protocol.headers import decode_request_header
+from kbroker.wire.refusal import refusal
 
 if TYPE_CHECKING:
     from kbroker._fast.net.connection import Connection
@@ -124,9 +125,9 @@ class Dispatcher:
                 return
             handler = self._handlers.get(key)  # set meanwhile
         if handler is None:
-            request.close_connection(f"unknown API key {key}", protocol_error=True)
+            request.close_connection(refusal(key, None, version), protocol_error=True)
         elif not handler.min_version <= version <= handler.max_version:
-            self._refuse_version(request)
+            self._refuse_version(handler, request)
         elif request.size >= LARGE_BYTES_MIN:
             self._large_workers.submit(self._serve, handler, request, False)
         elif handler.inline and request.size <= INLINE_BYTES_MAX:
@@ -134,10 +135,9 @@ class Dispatcher:
         else:
             self._workers.submit(self._serve, handler, request, False)
 
-    def _refuse_version(self, request: WireRequest) -> None:
+    def _refuse_version(self, handler: Handler, request: WireRequest) -> None:
         if request.api_key != ApiKey.API_VERSIONS:
-            reason = f"unsupported version {request.api_version} of API key {request.api_key}"
-            request.close_connection(reason, protocol_error=True)
+            _refuse(handler, request)
             return
         answer = unsupported_version_response()
         parts = encode_answer(request.api_key, 0, request.correlation_id, answer)
@@ -151,8 +151,7 @@ class Dispatcher:
         try:
             info, message = _decode(request, connection)
         except ProtocolError as error:
-            reason = f"malformed request, API key {request.api_key} version {request.api_version}: {error}"
-            request.close_connection(reason, protocol_error=True)
+            _refuse(handler, request, str(error))
             return
         if inline and handler.is_long is not None and handler.is_long(message):
             self._workers.submit(self._answer, handler, request, info, message)
@@ -176,6 +175,11 @@ class Dispatcher:
             response.add_done_callback(lambda future: _finish_later(request, future))
         else:
             _finish(request, response)
+
+
+def _refuse(handler: Handler, request: WireRequest, fault: str = "") -> None:
+    versions = VersionRange(handler.min_version, handler.max_version)
+    request.close_connection(refusal(request.api_key, versions, request.api_version, fault), protocol_error=True)
 
 
 def _decode(request: WireRequest, connection: Connection) -> tuple[RequestInfo, Message]:

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kbroker import limits
@@ -19,9 +20,10 @@ from kbroker._fast.requests.paths import FetchPath, ProducePath
 from kbroker._fast.requests.request_context import RequestContext
 from kbroker._fast.wal.wal import Wal
 from kbroker.io_threads import NAME_PREFIX
-from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.api_keys import SERVED, ApiKey
 from kbroker.wire.connection_quotas import ConnectionQuotas
 from kbroker.wire.dispatch import AdvertisedListener, WireRequest
+from kbroker.wire.refusal import refusal
 
 if TYPE_CHECKING:
     from kbroker.coordinator.transaction.coordinator import TransactionCoordinator
@@ -83,6 +85,10 @@ def bind(host: str, port: int) -> socket.socket:
     return listening
 
 
+def _refusal(api_key: ApiKey) -> Callable[[int], str]:
+    return partial(refusal, api_key, SERVED[api_key])
+
+
 class TopicTables(Protocol):
     """What the I/O threads look topics up in: a LogTable."""
 
@@ -127,8 +133,8 @@ class WireServer:
                 dispatch,
                 logger,
                 self._memory,
-                produce=ProducePath(self.context, self._memory),
-                fetch=FetchPath(self.context, self._memory),
+                produce=ProducePath(self.context, self._memory, _refusal(ApiKey.PRODUCE)),
+                fetch=FetchPath(self.context, self._memory, _refusal(ApiKey.FETCH)),
                 number=number,
                 idle_ms=options.idle_ms,
                 no_progress_ms=options.no_progress_ms,

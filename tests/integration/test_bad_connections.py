@@ -11,6 +11,7 @@ from tests.integration.broker_process import BrokerProcess
 
 BAD_CONNECTIONS = 500
 UNKNOWN_API = struct.pack(">ihhih", 10, 999, 0, 1, -1)
+TOO_OLD = struct.pack(">ihhih", 10, 0, 2, 1, -1)  # Produce version 2
 TOO_SHORT = struct.pack(">ih", 2, 18)
 TOO_LARGE = struct.pack(">i", 2**31 - 1)
 NEGATIVE = struct.pack(">i", -5)
@@ -26,7 +27,7 @@ def test_bad_connections_are_logged_once_and_counted(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "data").start()
     try:
         for number in range(BAD_CONNECTIONS):
-            closed_by_the_broker(broker, (UNKNOWN_API, TOO_SHORT, TOO_LARGE, NEGATIVE)[number % 4])
+            closed_by_the_broker(broker, (UNKNOWN_API, TOO_OLD, TOO_SHORT, TOO_LARGE, NEGATIVE)[number % 5])
         assert broker.stop() == 0
     finally:
         broker.kill()

@@ -181,8 +181,7 @@ cdef class RequestOrder(Connections):
         if request is None:
             version = load_i16(frame.data + 2)
             frame_free(frame, &self.memory.budget)
-            return self.fail(connection, CLOSED_PROTOCOL_ERROR,
-                             f"{path.name} request (version {version}) malformed or not supported")
+            return self.fail(connection, CLOSED_PROTOCOL_ERROR, path.refusal(version))
         self.enqueue(connection, request, frame)
         request.enter(STAGE_LOCAL, self.turn_us)
         request.begin(frame)

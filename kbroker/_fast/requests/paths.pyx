@@ -11,8 +11,8 @@ from kbroker._fast.requests.produce_path cimport ProduceRequest
 
 
 cdef class ProducePath(RequestPath):
-    def __init__(self, context, memory):
-        self.name = "Produce"
+    def __init__(self, context, memory, refusal):
+        self.refusal = refusal
         self.parse_early = parse_and_judge
         self.context = context
         self.memory = memory
@@ -34,8 +34,8 @@ cdef class ProducePath(RequestPath):
 
 
 cdef class FetchPath(RequestPath):
-    def __init__(self, context, memory):
-        self.name = "Fetch"
+    def __init__(self, context, memory, refusal):
+        self.refusal = refusal
         self.context = context
         self.memory = memory
 

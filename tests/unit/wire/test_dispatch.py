@@ -237,19 +237,29 @@ def test_api_versions_above_the_range_is_answered_in_version_0(tmp_path):
         assert client.ask(18, 0, ApiVersionsRequest()).error_code == 0
 
 
-def test_unknown_keys_versions_and_bytes_close_the_connection(tmp_path, caplog):
-    with broker_with(tmp_path, lambda *_: HeartbeatResponse()) as broker:
-        for frame in (
-            struct.pack(">ihhih", 10, 12, 9, 1, -1),
-            struct.pack(">ihhih", 10, 4, 0, 1, -1),
-            struct.pack(">ihhih", 10, -5, 0, 1, -1),
-            struct.pack(">ihhih", 10, 12, 0, 1, 99),
-            struct.pack(">ihhihh", 12, 12, 0, 1, -1, 500),
-        ):
-            with Client(broker) as client:
-                client.socket.sendall(frame)
-                assert client.is_closed()
-    assert len([record for record in caplog.records if "closing connection" in record.message]) == 5
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [
+        (struct.pack(">hhih", 12, 9, 1, -1), "Heartbeat version 9 is not served, 0 to 4 are"),
+        (struct.pack(">hhih", 0, 2, 1, -1), "Produce version 2 is not served, 3 to 13 are"),
+        (struct.pack(">hhih", 1, 19, 1, -1), "Fetch version 19 is not served, 4 to 18 are"),
+        (struct.pack(">hhih", 0, -1, 1, -1), "Produce version -1 is not served, 3 to 13 are"),
+        (struct.pack(">hhih", 49, 0, 1, -1), "AlterClientQuotas (API key 49) is not served"),
+        (struct.pack(">hhih", 4, 0, 1, -1), "unknown API key 4"),
+        (struct.pack(">hhih", -5, 0, 1, -1), "unknown API key -5"),
+        (struct.pack(">hhih", 12, 0, 1, 99), "malformed Heartbeat request, version 0: "),
+        (struct.pack(">hhihh", 12, 0, 1, -1, 500), "malformed Heartbeat request, version 0: "),
+        (struct.pack(">hhih", 0, 9, 1, -1), "malformed Produce request, version 9"),
+        (struct.pack(">hhih", 1, 4, 1, -1), "malformed Fetch request, version 4"),
+    ],
+)
+def test_what_is_not_served_closes_the_connection_with_a_line_that_says_what_is(tmp_path, caplog, frame, reason):
+    with broker_with(tmp_path, lambda *_: HeartbeatResponse()) as broker, Client(broker) as client:
+        client.socket.sendall(struct.pack(">i", len(frame)) + frame)
+        assert client.is_closed()
+    (line,) = [record.message for record in caplog.records if "closing connection" in record.message]
+    assert f": {reason}" in line
+    assert line.endswith(reason) or reason.endswith(": ")
 
 
 def test_a_request_after_a_parked_fetch_is_served_at_once(tmp_path):
