@@ -9,7 +9,6 @@ from __future__ import annotations
 from kbroker.topic_config import TOPIC_CONFIGS, ConfigDef, ConfigType, at_least, between, one_of
 from kbroker.types import parse_address_limits
 
-COMPATIBLE_VERSION = "4.0-IV3"  # the Kafka release whose APIs the served versions match best
 KEPT = "Kept for tools."
 
 
@@ -134,8 +133,6 @@ _ROWS = (
     ConfigDef("group.streams.min.session.timeout.ms", _INT, "45000", KEPT, at_least(1)),
     ConfigDef("group.streams.num.standby.replicas", _INT, "0", KEPT, at_least(0)),
     ConfigDef("group.streams.session.timeout.ms", _INT, "45000", KEPT, at_least(1)),
-    ConfigDef("inter.broker.protocol.version", _STRING, COMPATIBLE_VERSION,
-              "Kafka release that tools may take this for."),
     ConfigDef("kbroker.merge.enable", _BOOLEAN, "true", "Small objects are merged into larger ones."),
     ConfigDef("kbroker.merge.io.max.bytes.per.second", _DOUBLE, "5.0E7",
               "Rate of merging: bytes read, sent and copied together; 0: no limit.", _rate),

@@ -25,7 +25,7 @@ class Feature(NamedTuple):
 
 
 FEATURES: tuple[Feature, ...] = (
-    Feature("metadata.version", 7, 25, 25, enabled=True),  # 3.3-IV3 to 4.0-IV3: broker_config_table's release
+    Feature("metadata.version", 7, 25, 25, enabled=True),  # 3.3-IV3 to 4.0-IV3, which fits the APIs best
     Feature("kraft.version", 0, 1, 1, enabled=False),  # no quorum of controllers
     Feature("transaction.version", 0, 2, 2, enabled=True),  # KIP-890
     Feature("group.version", 0, 1, 1, enabled=True),  # KIP-848

@@ -182,7 +182,6 @@ def test_broker_configs_are_described(broker: BrokerProcess, admin: AdminClient)
     """Those that UIs and connectors read."""
     config = done(admin.describe_configs([ConfigResource(ConfigResource.Type.BROKER, "1")]))
     assert config["default.replication.factor"].value == "1"
-    assert config["inter.broker.protocol.version"].value
     assert config["auto.create.topics.enable"].value == "true"
 
 

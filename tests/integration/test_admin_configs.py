@@ -165,7 +165,7 @@ def test_the_config_command_alters_topics_and_brokers(broker: BrokerProcess) -> 
     configs_tool(broker, *default, "--alter", "--add-config", "log.cleaner.backoff.ms=20000")
     assert "log.cleaner.backoff.ms=20000" in configs_tool(broker, *default, "--describe")
     of_broker = ("--entity-type", "brokers", "--entity-name", "1")
-    assert "inter.broker.protocol.version=" in configs_tool(broker, *of_broker, "--describe", "--all")
+    assert "num.partitions=" in configs_tool(broker, *of_broker, "--describe", "--all")
     configs_tool(broker, *default, "--alter", "--delete-config", "log.cleaner.backoff.ms")
     with pytest.raises(java_tools.ToolError, match="Cannot update these configs dynamically"):
         configs_tool(broker, *of_broker, "--alter", "--add-config", "num.partitions=4")

@@ -24,6 +24,11 @@ OUR_DEFAULTS = {
 }
 # Kafka drops duplicates before it validates a topic's list: config_spellings.json.
 DOUBLES_TAKEN = ("cleanup.policy", "compact, compact", "Kafka refuses it")
+# Kafka takes them at run time alone.
+THROTTLES = {
+    "follower.replication.throttled.rate", "leader.replication.throttled.rate",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+}  # fmt: skip
 # Values that no topic can have, so that they cannot be defaults for topics; and a negative rate.
 STRICTER = {
     "log.cleaner.io.max.bytes.per.second",
@@ -52,6 +57,11 @@ def test_types_and_defaults_are_kafkas(kafka: Tables, kind: str) -> None:
             different[name] = ours
     expected = {name: (BROKER_CONFIGS[name].type.name, default) for name, default in OUR_DEFAULTS.items()}
     assert different == (expected if kind == "broker" else {})
+
+
+def test_every_broker_config_is_kafkas_or_our_own(kafka: Tables) -> None:
+    extra = {name for name in BROKER_CONFIGS if not name.startswith("kbroker.")} - kafka["broker config"].keys()
+    assert extra == THROTTLES
 
 
 def test_every_topic_config_of_kafka_is_known(kafka: Tables) -> None:
