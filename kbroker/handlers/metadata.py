@@ -3,7 +3,8 @@
 Behaviour:
 - Topics null: all. Empty list: none, in version 0 all. Each name or id is answered once, in the order asked.
 - One broker, at the address of the listener that the client came through; it leads every partition, is the only
-  replica and in-sync replica, and is the controller. The leader epoch is the partition's.
+  replica and in-sync replica, and is the controller. The leader epoch is the partition's; of a new one it
+  is not 0, as it is in Kafka (decision 095).
 - An unknown topic is created if the request allows it (always below v4) and auto.create.topics.enable is set, with the
   broker's defaults, and the answer waits for it, so that clients need no second round for LEADER_NOT_AVAILABLE (5);
   that code is the answer when the object store is away. Internal topics get their own settings.

@@ -8,8 +8,8 @@
            3     int64 offset, int32 leader epoch, string metadata, int64 commit time
            4     flexible: by the message compiler
 
-Strings are an int16 length and UTF-8. Version 3 is written, or 1 if the client gave a retention time. A load reads
-millions of these, so the layouts are spelled out here instead of left to the message compiler.
+Strings are an int16 length and UTF-8. Version 3 is written (decision 095), or 1 if the client gave a retention time. A
+load reads millions of these, so the layouts are spelled out here instead of left to the message compiler.
 """
 
 from __future__ import annotations
