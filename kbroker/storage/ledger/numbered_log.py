@@ -315,14 +315,16 @@ class NumberedLog:
         it was ours.
         """
         with self._checkpoint_lock:
-            last = self.own()
+            with self._lock:
+                self._own_locked(accept_more=False)
+                last, epoch = self._log.last, self._epoch
             covered = last if number is None else number
             if self._owned_from is None or not self._owned_from <= covered <= last:
                 raise ValueError(f"checkpoint at {covered}: the log is ours from {self._owned_from} to {last}")
             if covered <= self.checkpoint_number:
                 return self.checkpoint_number
             content = {"kind": "checkpoint", "payload": payload}
-            data = encode_frame(FrameKind.CHECKPOINT, covered, self._epoch, self._nonce, content)
+            data = encode_frame(FrameKind.CHECKPOINT, covered, epoch, self._nonce, content)
             self.store.put(self.directory + checkpoint_name(covered), data, crc32c=crc32c(data))
             self._log.checkpoints.append(covered)
             self._delete_covered()
