@@ -40,7 +40,8 @@ class Phase(Enum):
     CLAIM = 0  # elected; it needs an epoch
     SEAL = 1  # it takes both logs over from the epoch before
     LEAD = 2
-    OVER = 3  # it has resigned; elected again, a new one begins
+    RELEASE = 3  # it gives the cluster up, and appends nothing more
+    OVER = 4  # it has resigned; elected again, a new one begins
 
 
 class Claims(Protocol):
@@ -70,10 +71,10 @@ class _Draft(NamedTuple):
 class Controller:
     """One term as controller, from its election on. Not thread-safe: the caller serialises all but waits for the store.
 
-    `claim`, `seal`, `append_manifest`, `append_metadata`, `delete_due` and `look` wait for the store. Each may run
-    beside the others and beside `receive`, and does nothing where its own kind is under way. None raises for what the
-    store answers: a failure is tried again at the next call, and a higher claim or seal ends the term. `claim` raises
-    StartError where the claim is another's to make.
+    `claim`, `seal`, `append_manifest`, `append_metadata`, `checkpoint`, `delete_due`, `look` and `release` wait for the
+    store. Each may run beside the others and beside `receive`, and does nothing where its own kind is under way. None
+    but `release` raises for what the store answers: a failure is tried again at the next call, and a higher claim or
+    seal ends the term. `claim` raises StartError where the claim is another's to make.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Controller:
         self._store = store
         self._claiming = False
         self._deleting = False
+        self._checkpointing: set[Log] = set()
         self._sealed: set[Log] = set()
         self._draft: _Draft | None = None  # not known to be stored
         self._changes: deque[MetadataChange] = deque()
@@ -157,7 +159,7 @@ class Controller:
 
     def look(self) -> None:
         """§3: one that finds a higher claim resigns. Waits for the store."""
-        if self.phase not in (Phase.SEAL, Phase.LEAD):
+        if self.phase not in (Phase.SEAL, Phase.LEAD, Phase.RELEASE):
             return
         try:
             self._claims.look()
@@ -168,11 +170,19 @@ class Controller:
 
     def release(self) -> bool:
         """§3: gives the cluster up for another etcd, a single broker or a job, if every row was left clean. By the last
-        broker to stop. Waits for the store. Raises Superseded; StoreError: call it again, or leave it."""
-        if not self.leads or not is_all_clean(self._ledger.image):
+        broker to stop. Final: nothing is appended any more, since another may own the logs. True once the claim is
+        released. Waits for the store. Raises Superseded; StoreError: call it again, or leave it."""
+        if self.leads and self.may_release():
+            self.phase = Phase.RELEASE
+        if self.phase is not Phase.RELEASE:
             return False
         self._claims.release()
         return True
+
+    def may_release(self) -> bool:
+        """Every row was left clean, and no record is under way that says otherwise."""
+        is_idle = self._draft is None and not self._ledger.manifest.is_busy
+        return is_idle and is_all_clean(self._ledger.image)
 
     def resign(self, reason: str) -> None:
         """Ends the term: no verdict, no record any more. What is on its way to the store is not taken back."""
@@ -204,7 +214,7 @@ class Controller:
 
     def on_sealed(self, epoch: int) -> None:
         """A log was given to this epoch."""
-        if epoch > self.epoch and self.phase in (Phase.SEAL, Phase.LEAD):
+        if epoch > self.epoch and self.phase in (Phase.SEAL, Phase.LEAD, Phase.RELEASE):
             self.resign(f"epoch {epoch} has sealed a log")
 
     def on_applied(self, log: Log, change: Any) -> None:
@@ -266,6 +276,8 @@ class Controller:
             payload = change.payload(self._ledger.topics)
             if payload is not None:
                 self._change = change, payload
+            else:
+                change.done(copy.number)
         change, payload = self._change
         try:
             number = copy.append(payload)
@@ -288,6 +300,22 @@ class Controller:
     def _publish(self, log: Log, number: int, payload: Any) -> None:
         """§3: sends a record to every broker, once the store has it, and before the answers that rest on it."""
         self._transport.send(EVERY_BROKER, StreamedRecord(log, self.epoch, number, payload))
+
+    def checkpoint(self, log: Log) -> bool:
+        """Writes a checkpoint of a log; True if it did. Records and checkpoints that it makes superfluous go: a copy
+        that is further behind loads the log anew. Waits for the store."""
+        if not self.leads or log in self._checkpointing:
+            return False
+        self._checkpointing.add(log)
+        try:
+            return self._ledger.log(log).checkpoint()
+        except (StoreError, ValueError) as error:
+            logger.warning("no checkpoint of the %s log: %s", log.name.lower(), error)
+        except (Fenced, CorruptionError) as error:
+            self.resign(str(error))
+        finally:
+            self._checkpointing.discard(log)
+        return False
 
     def delete_due(self) -> int:
         """Deletes objects that no row names any more and whose grace is over; a later record says so. Waits for the

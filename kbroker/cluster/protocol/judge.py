@@ -144,11 +144,9 @@ def _judge_append(part: Part, row: PartitionState, ledger: Ledger) -> Judgement:
 
 
 def is_contiguous(part: Part, row: PartitionState) -> bool:
-    """The part begins where the row ends, or where DeleteRecords has passed that end."""
-    if part.base_offset == row.end_offset:
-        return True
-    start = part.delta.log_start_offset if part.delta is not None else None
-    return row.end_offset < part.base_offset <= max(row.log_start_offset, start or 0)
+    """The part follows the row's end, also if its objects begin at a log start beyond that: what was cut before it
+    must not be left out, since its producers were folded on that."""
+    return part.base_offset == row.end_offset
 
 
 def gap_verdict() -> Judgement:

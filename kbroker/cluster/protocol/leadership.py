@@ -82,7 +82,8 @@ class Leadership:
             self.unload(place)
             led = self._led[place] = LedPartition(place, row.leader_epoch, row.end_offset)
             self._to_send[place] = None
-            self._host.lead(led, row, tails.tail_epoch(row, self._directory_id))
+            first = self._host.lead(led, row, tails.tail_epoch(row, self._directory_id))
+            led.base_offset = led.committed = first
             self._host.advance(led)
 
     def row(self, place: PartitionId) -> PartitionState | None:

@@ -21,7 +21,7 @@ class LedPartition:
     """What the protocol knows of it; the log is the host's.
 
     Attributes:
-        base_offset: the row's end when the leadership began.
+        base_offset: where its log began (tails.first_offset) when the leadership did.
         committed: up to here the ledger has the log, by the answers to this broker's parts.
         is_rising: a report was sent that everything reached `object`: nothing is acknowledged from the log before the
             own copy shows a later fall.

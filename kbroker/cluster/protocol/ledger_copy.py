@@ -32,6 +32,10 @@ class CopiedState(Protocol):
         """Applies a record, and returns what it changes."""
         ...
 
+    def snapshot(self) -> Callable[[], Any]:
+        """The state as of now: what is returned stores it, which may wait for the store, and returns a checkpoint."""
+        ...
+
 
 class TopicState(CopiedState, TopicView, Protocol):
     """The state of the metadata log."""
@@ -144,6 +148,24 @@ class LogCopy(Generic[S]):
             self._in_doubt = False
             self._found.append((number, apply or partial(self.state.apply, number, payload)))
         return number
+
+    def checkpoint(self) -> bool:
+        """Stores the state as of now, so that a load begins there; False: not now. Appends go on meanwhile.
+
+        Raises Fenced; StoreError: the records are still there; ValueError: it is too large.
+        """
+        epoch, number = self._log.epoch, self.number
+        if self._busy or not self._is_loaded or not self._is_own(epoch):
+            return False
+        payload = self.state.snapshot()()
+        if not self._is_own(epoch):
+            return False
+        self._log.checkpoint(payload, number)
+        return True
+
+    def _is_own(self, epoch: int) -> bool:
+        """Whether appends are made under this epoch, and it owns the log."""
+        return 0 < epoch == self._writer_epoch == self._log.epoch == self.epoch
 
     @contextmanager
     def _request(self) -> Iterator[None]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from kbroker._fast.manifest.part_tables import PartTables
-from kbroker.storage.manifest.checkpoint import read_checkpoint
+from kbroker.storage.manifest.checkpoint import CheckpointWriter, read_checkpoint
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.parts import PartFolder
 from kbroker.storage.manifest.record import ManifestRecord
@@ -19,10 +21,15 @@ class ManifestState:
     def __init__(self, root: str = "", parts: PartFolder | None = None) -> None:
         self.image = ManifestImage(root)
         self._parts = parts or PartFolder()
+        self._writer = CheckpointWriter(self._parts)
 
     def restore(self, number: int, checkpoint: Any) -> None:
         """Begins with a checkpoint."""
         self.image = read_checkpoint(checkpoint, self.image.root, f"manifest checkpoint {number}", self._parts)
+
+    def snapshot(self) -> Callable[[], Any]:
+        """The image as of now; its parts are stored when what is returned is called."""
+        return partial(self._writer.store, self._writer.snapshot(self.image))
 
     def apply(self, number: int, payload: Any) -> ManifestRecord:
         """Applies a record; returns it, perhaps without the parts that only append."""

@@ -55,6 +55,7 @@ class Part(NamedTuple):
     """What a request asks for one partition (cluster protocol §4).
 
     `id` is unique among the parts of `number`, the sender's broker number; it stays when the part is sent again.
+    `base_offset`: the end of the row that an APPEND follows; its first object may begin at the log start beyond that.
     References of `delta` name the request's files by place. `replaced` has the keys, below the root, of the objects
     that begin at `delta.removed`, in that order.
     """

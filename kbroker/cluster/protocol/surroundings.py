@@ -60,9 +60,10 @@ class Balance(Protocol):
 class PartitionHost(Protocol):
     """The partitions' logs on this broker. Called with no lock held; no call waits for the store."""
 
-    def lead(self, led: LedPartition, row: PartitionState, tail_epoch: int | None) -> None:
+    def lead(self, led: LedPartition, row: PartitionState, tail_epoch: int | None) -> int:
         """Builds the log from its row and, unless `tail_epoch` is None, from the entries of this broker's WAL behind
-        the row's end that have at least this leader epoch (tails.entries_of_tail): cluster protocol §5."""
+        the row's end that have at least this leader epoch (tails.entries_of_tail): cluster protocol §5. Returns where
+        the log begins (tails.first_offset)."""
         ...
 
     def unload(self, led: LedPartition, reason: Verdict | None) -> None:
@@ -90,5 +91,5 @@ class MetadataChange(Protocol):
         ...
 
     def done(self, number: int) -> None:
-        """The record is stored, and applied to the controller's copy."""
+        """The record is stored, and applied to the controller's copy; or there is nothing to change, as of a record."""
         ...

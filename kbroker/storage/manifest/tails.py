@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from kbroker.errors import CorruptionError
@@ -71,3 +71,14 @@ def entries_of_tail(entries: Iterable[E], row: PartitionState, directory_id: str
         found.append(entry)
         expected = entry.end_offset
     return found, dropped
+
+
+def first_offset(row: PartitionState, entries: Sequence[LogEntry]) -> int:
+    """Where a log begins that has these entries behind the row's end.
+
+    At the log start if that is beyond all that is left: DeleteRecords may have passed what was flushed, and the log
+    that had it was given up. Appended below, a record could not be read.
+    """
+    if entries and entries[-1].end_offset >= row.log_start_offset:
+        return entries[0].base_offset
+    return max(row.end_offset, row.log_start_offset)

@@ -20,28 +20,31 @@ NONCE = bytes(16)
 EMPTY = ManifestRecord(1, None, (), {}, (), (), ())
 
 
-def fill(bucket: Bucket, cluster: str, topic_ids: list[bytes], modes: list[Mode], leaders: list[int]) -> None:
-    """Broker number n is of directory d(n-1) on host(n-1), with nonce n. The internal topic is the first."""
+def fill(
+    bucket: Bucket, cluster: str, topic_ids: list[bytes], modes: list[Mode], partitions: list[int], leaders: list[int]
+) -> None:
+    """Broker number n is of directory d(n-1) on host(n-1), with nonce n. The internal topic is the first. `leaders`: of
+    each partition."""
     claim = ClaimRecord(EPOCH, "d0", "host0", 1, 1, f"{0:032x}", 0, False, cluster=cluster)
     bucket.create(f"{KEYS.claims_dir}/{EPOCH:010d}.json", encode_claim(claim))
     configs = [{}, *({DURABILITY: mode.name.lower()} for mode in modes)]
     names = (TRANSACTION_STATE, "x", "y")
-    topics = payload(
-        TopicCreated(name, topic_id, 1, config)
-        for name, topic_id, config in zip(names, topic_ids, configs, strict=True)
-    )
+    topics = payload(TopicCreated(*topic) for topic in zip(names, topic_ids, partitions, configs, strict=True))
+    places = [
+        (id_, n, mode)
+        for id_, count, mode in zip(topic_ids, partitions, [max(modes), *modes], strict=True)
+        for n in range(count)
+    ]
     registered = EMPTY._replace(
         registrations=tuple(
             Registration(n, f"d{n - 1}", n - 1, f"n{n}", f"host{n - 1}", "", "", "", True) for n in (1, 2, 3)
         ),
-        new_partitions=tuple(
-            NewPartition(id_, 0, mode) for id_, mode in zip(topic_ids, [max(modes), *modes], strict=True)
-        ),
+        new_partitions=tuple(NewPartition(*place) for place in places),
     )
     led = EMPTY._replace(
         moves=tuple(
-            Move(id_, 0, leader, EPOCH + n, (f"d{leader - 1}", EPOCH + n), False, False)
-            for n, (id_, leader) in enumerate(zip(topic_ids, leaders, strict=True), 1)
+            Move(*place[:2], leader, EPOCH + n, (f"d{leader - 1}", EPOCH + n), False, False)
+            for n, (place, leader) in enumerate(zip(places, leaders, strict=True), 1)
         ),
     )
     _write(bucket, KEYS.metadata_dir, "changes", [topics])

@@ -15,7 +15,6 @@ from kbroker.cluster.protocol.messages import Log, Message, PartitionId
 from kbroker.cluster.protocol.registration import Description, SavedIdentity, Start
 from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.ledger.numbered_log import NumberedLog
-from kbroker.storage.ledger.numbered_log_format import record_name
 from kbroker.storage.stores.object_store import StoreError
 from tests.simulation.cluster.bucket import BrokerStore
 from tests.simulation.cluster.clients import Transaction, Waiter
@@ -24,6 +23,7 @@ from tests.simulation.cluster.disk import Disk
 from tests.simulation.cluster.driver import Driver
 from tests.simulation.cluster.flushing import Flushing
 from tests.simulation.cluster.host import LogHost
+from tests.simulation.cluster.log_starts import LogStarts
 from tests.simulation.cluster.partition_log import PartitionLog
 from tests.simulation.cluster.post import Post
 from tests.simulation.cluster.records import Place
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from tests.simulation.cluster.world import World
 
 ONCE = RetryPolicy(deadline_s=0.0, wait=lambda seconds: True)
-DIRECTORIES = {Log.MANIFEST: KEYS.manifest_dir, Log.METADATA: KEYS.metadata_dir}
 CLUSTER = "etcd-1/kbroker"
 
 
@@ -150,6 +149,7 @@ class Broker:
             Surroundings(self.post, world.etcd, self, world.clock, claims, store, self.host),
         )
         self.flushing = Flushing(self)
+        self.log_starts = LogStarts(self)
         self.is_loaded = False
         self.spawn(self._load)
 
@@ -178,6 +178,18 @@ class Broker:
                 task.kill()
         self.coordinator = None
 
+    def end(self, why: str) -> None:
+        """The process ends by itself, in a step of its own."""
+        process = self.process
+
+        def end() -> None:
+            if self.process is process:
+                self.world.note("%s %s, and ends", self, why)
+                self.world.etcd.end(self.number)
+                self.stop()
+
+        self.world.bucket.later(end)
+
     def spawn(self, work: Callable[[], Any]) -> None:
         """Runs an operation that may wait."""
         process = self.process
@@ -199,10 +211,8 @@ class Broker:
 
     def follow(self) -> None:
         """Reads both logs on."""
-        for log, directory in DIRECTORIES.items():
-            copy = self.copy.log(log)
-            key = f"{directory}/{record_name(copy.epoch, copy.number + 1)}"
-            if key not in self.world.bucket.objects:
+        for log, last in zip(Log, self.world.checker.truth.positions, strict=True):
+            if self.copy.log(log).number == last:
                 self.cluster.gaps.discard(log)  # a look that finds nothing costs much, and changes nothing
                 continue
             try:
@@ -235,6 +245,12 @@ class Broker:
         """A request to the transaction coordinator."""
         if self.coordinator is not None and self.coordinator.log.led.takes_appends:
             self.coordinator.request(transaction, stage)
+
+    def begin_stop(self) -> None:
+        """SIGTERM: it hands everything over, to none if all are stopping, and ends."""
+        if self.process is not None and self.number and not self.cluster.is_stopping:
+            self.world.note("%s is told to stop", self)
+            self.cluster.is_stopping = True
 
     # -- handover --------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ answer lost, or be applied long after its time-out.
 
 from __future__ import annotations
 
+import zlib
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
 from random import Random
@@ -69,6 +70,15 @@ class Bucket:
         self.on_created(key, body)
         return self.meta(key)
 
+    def overwrite(self, key: str, body: Any, if_match: str | None) -> ObjectMeta:
+        """A put, perhaps with If-Match. Raises PreconditionFailed."""
+        if if_match is not None and (key not in self.objects or self.meta(key).etag != if_match):
+            raise PreconditionFailed(f"{key} is another")
+        if key not in self.objects:
+            insort(self._keys, key)
+        self.objects[key] = body
+        return self.meta(key)
+
     def delete(self, key: str) -> None:
         """A missing one is no error."""
         if key in self.objects:
@@ -85,7 +95,7 @@ class Bucket:
     def meta(self, key: str) -> ObjectMeta:
         """Raises NotFound."""
         body = self.get(key)
-        return ObjectMeta(key, len(body), "", None, 1)
+        return ObjectMeta(key, len(body), str(zlib.crc32(body)) if type(body) is bytes else "", None, 1)
 
     def list(self, prefix: str, start_after: str | None = None) -> list[str]:
         """Keys in order."""
@@ -182,9 +192,11 @@ class BrokerStore:
         if_match: str | None = None,
         crc32c: int | None = None,
     ) -> ObjectMeta:
-        """Of the ledger all puts are creations."""
-        assert if_none_match, f"{key} is put without a condition"
-        return self._request(lambda: self._bucket.create(key, body))
+        """Of the ledger all puts are creations, but for checkpoints and the release of a claim."""
+        if if_none_match:
+            return self._request(lambda: self._bucket.create(key, body))
+        assert if_match is not None or "/checkpoint-" in key, f"{key} is put without a condition"
+        return self._request(lambda: self._bucket.overwrite(key, body, if_match))
 
     def get(self, key: str, start: int | None = None, length: int | None = None, if_match: str | None = None) -> Any:
         """The whole object."""

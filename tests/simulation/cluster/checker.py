@@ -8,7 +8,8 @@ from typing import Any
 from kbroker.storage.manifest.leadership import Mode
 from kbroker.storage.manifest.record import ManifestRecord, PartitionDelta
 from tests.simulation.cluster.bucket import Bucket
-from tests.simulation.cluster.records import LogState, Place, Record, named
+from tests.simulation.cluster.contents import Contents
+from tests.simulation.cluster.records import Entry, LogState, Place, Record, named
 from tests.simulation.cluster.truth import KEYS, Truth
 from tests.simulation.cluster.violation import Violation
 
@@ -23,6 +24,7 @@ class Checker:
     def __init__(self, bucket: Bucket, note: Callable[..., None], on_given_up: Callable[[Place], None]) -> None:
         self.truth = Truth(bucket, note, self._before_record, self._after_record)
         self.seen: dict[tuple[Place, int], tuple[Record, int]] = {}  # record, highest leader epoch it was seen in
+        self.contents = Contents()
         self.excused: dict[Place, list[tuple[int, int]]] = {}  # (below leader epoch, from offset)
         self.given_up: set[Place] = set()  # by an operator, to be elected uncleanly
         self.deletions_answered: set[bytes] = set()  # topics whose deletion was acknowledged
@@ -66,6 +68,10 @@ class Checker:
         row = self.truth.manifest.partition(*place)
         if row is None:
             raise Violation(f"a part makes a row: {named(place)}")
+        if delta.log_start_offset is not None:
+            self.contents.check_start(place, delta.log_start_offset)
+        if delta.removed:
+            self._check_replaced(record, place, row, delta)
         end = row.end_offset
         for ref in sorted(delta.added):
             key = record.files[ref.file].key
@@ -74,7 +80,7 @@ class Checker:
                 raise Violation(f"the ledger names {key}, which is missing")
             if ref.base_offset < row.end_offset:
                 continue  # replaces others
-            if ref.base_offset != end:
+            if not end <= ref.base_offset <= max(end, row.log_start_offset):
                 raise Violation(f"{named(place)}: [{ref.base_offset},{ref.end_offset}) is appended at {end}")
             end = ref.end_offset
             for entry in body[place]:
@@ -82,6 +88,19 @@ class Checker:
                 if old and old[0] != entry.record and not self.excuses(place, entry.offset, old[1]):
                     raise Violation(f"{named(place)}@{entry.offset}: {old} was seen, the ledger gets {entry.record}")
             self._states[place] = self._states.get(place, NO_STATE).after(body[place])
+            self.contents.append(place, body[place])
+
+    def _check_replaced(self, record: ManifestRecord, place: Place, row: Any, delta: PartitionDelta) -> None:
+        image, objects = self.truth.manifest, self._bucket.objects
+        old: list[Entry] = []
+        for base_offset in delta.removed:
+            index = row.index_of(base_offset)
+            ref = image.ref(row.row(index)) if index < row.object_count else None
+            if ref is None or ref.base_offset != base_offset or ref.key not in objects:
+                return  # the check of the record says it
+            old += [entry for entry in objects[ref.key][place] if ref.base_offset <= entry.offset < ref.end_offset]
+        bodies = [objects.get(KEYS.root + record.files[ref.file].key, {}) for ref in delta.added]
+        self.contents.replace(place, old, [entry for body in bodies for entry in body.get(place, ())])
 
     def _after_record(self, record: ManifestRecord) -> None:
         image = self.truth.manifest
@@ -101,9 +120,10 @@ class Checker:
                 self._check_risen(mode[:2])
 
     def _check_objects(self, place: Place) -> None:
-        end = 0
-        for ref in self.truth.manifest.objects_from(*place):
-            if ref.base_offset != end:
+        row = self.truth.manifest.partition(*place)
+        end = row.log_start_offset if row is not None else 0
+        for ref in self.truth.manifest.objects_from(*place, end):
+            if ref.base_offset > end:
                 raise Violation(f"{named(place)}: replaced objects leave a hole or overlap at {end}")
             if ref.key not in self._bucket.objects:
                 raise Violation(f"the ledger names {ref.key}, which is missing")
@@ -121,7 +141,18 @@ class Checker:
         if self.truth.manifest.is_live(key.removeprefix(KEYS.root)):
             raise Violation(f"{key} is deleted, and the ledger names it")
 
-    # -- acknowledgements and reads ------------------------------------------------------------------------------
+    # -- appends, acknowledgements and reads ---------------------------------------------------------------------
+
+    def tell_start(self, place: Place, offset: int) -> None:
+        """A client is told that everything below the offset is deleted."""
+        self._note("%s is said to start at %d", named(place), offset)
+        self.contents.tell_start(place, offset, self.truth.manifest.partition(*place))
+
+    def appended(self, entry: Entry) -> None:
+        """A leader has appended to its log."""
+        row = self.truth.manifest.partition(*entry.place)
+        if row is not None and row.leader_epoch == entry.leader_epoch and entry.offset < row.log_start_offset:
+            raise Violation(f"{named(entry.place)}@{entry.offset}: appended below the log start {row.log_start_offset}")
 
     def saw(self, place: Place, offset: int, record: Record, leader_epoch: int, how: str) -> None:
         """A client was told of a record. `how`: "object" and "wal" are acknowledgements, "read" is a consumer's."""
@@ -130,10 +161,11 @@ class Checker:
             return
         if old and old[0] != record and not self.excuses(place, offset, old[1]):
             raise Violation(f"{named(place)}@{offset}: {record} in epoch {leader_epoch}, {old[0]} in epoch {old[1]}")
-        stored = self.truth.stored(place, offset)
-        if (stored.record if stored else None) != record and (stored is not None or how == "object"):
-            raise Violation(f"{named(place)}@{offset}: {record} is acknowledged ({how}), the ledger has {stored}")
         row = self.truth.manifest.partition(*place)
+        stored = self.truth.stored(place, offset)
+        is_gone = (place, offset) in self.contents.compacted or (row is not None and offset < row.log_start_offset)
+        if (stored.record if stored else None) != record and (stored is not None or (how == "object" and not is_gone)):
+            raise Violation(f"{named(place)}@{offset}: {record} is acknowledged ({how}), the ledger has {stored}")
         if row and row.mode is Mode.OBJECT and offset >= row.end_offset:
             raise Violation(f"{named(place)}@{offset}: {record} is only in a log ({how}), mode reached is object")
         epoch = max(leader_epoch, old[1] if old and old[0] == record else 0)

@@ -183,7 +183,7 @@ class Clients:
         places = world.user_places()
         if transaction is None or transaction.stage == "over":
             if len(places) >= 2 and not world.is_healing and len(self.transactions) < TRANSACTIONS_MAX:
-                self.transactions.append(Transaction(world.new_id(), tuple(places[:2])))
+                self.transactions.append(Transaction(world.new_id(), tuple(world.rng.sample(places, 2))))
         elif any(place not in places for place in transaction.places) or self.is_void(transaction.id):
             transaction.stage = "over"  # the client goes; the coordinator aborts
         elif transaction.stage == "data":
@@ -202,6 +202,16 @@ class Clients:
                 self._send(place, TransactionData(transaction, place, Data(transaction.id, 0, True)))
         if len(transaction.acknowledged) == len(transaction.places):
             transaction.stage, transaction.commit = "end", rng.random() < 0.7
+
+    def delete_records(self) -> None:
+        """An admin client deletes the oldest records of a partition, up to some offset."""
+        world = self._world
+        place = world.rng.choice(world.user_places())
+        broker = world.find_leader(place)
+        log = broker.logs.get(place) if broker is not None else None
+        if broker is not None and log is not None and log.high_watermark:
+            offset = world.rng.choice((log.high_watermark, world.rng.randint(1, log.high_watermark)))
+            world.network.send(None, broker, "delete", lambda: broker.log_starts.delete_records(place, offset))
 
     def consume(self) -> None:
         """A consumer reads one record below the high watermark."""

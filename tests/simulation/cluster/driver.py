@@ -10,8 +10,12 @@ from kbroker.cluster.protocol.controller import Controller, Phase
 from kbroker.cluster.protocol.led_partition import LedPartition, Stage
 from kbroker.cluster.protocol.messages import Log
 from kbroker.cluster.protocol.orphans import ObjectAuthor, is_orphan
+from kbroker.errors import StartError
 from kbroker.storage.formats.object_keys import PACKS_DIR, PackKey, parse_key
+from kbroker.storage.ledger.ownership import Superseded
+from kbroker.storage.manifest.leadership import NO_LEADER
 from kbroker.storage.manifest.partition_state import ObjectRef
+from kbroker.storage.stores.object_store import StoreError
 from tests.simulation.cluster.coordinator import Coordinator
 from tests.simulation.cluster.flushing import entries_of
 from tests.simulation.cluster.partition_log import PartitionLog
@@ -53,7 +57,11 @@ class Driver:
 
     def _choose(self) -> str:
         rng, broker, leadership = self._world.rng, self._broker, self._broker.cluster.leadership
-        names = ["send_requests", "send_requests", "flush", "flush", "merge", "sweep"]
+        if broker.cluster.is_stopping:
+            names = ("stop", "flush", "hand_over", "send_requests", "send_requests", "poll")
+            return "lead_cluster" if broker.controller is not None and rng.random() < 0.4 else rng.choice(names)
+        names = ["send_requests", "send_requests", "flush", "flush", "sweep"]
+        names.append("retain" if rng.random() < self._world.weather.retention else "merge")
         if broker.controller is not None:
             names += ["lead_cluster"] * 4
         elif rng.random() < (0.03 if broker is self._world.network.laggard else 0.5):
@@ -76,8 +84,9 @@ class Driver:
     # -- actions -------------------------------------------------------------------------------------------------
 
     def send_requests(self) -> None:
-        """To the controller."""
+        """To the controller, and answers to clients that wait for it."""
         self._broker.cluster.send_requests()
+        self._broker.log_starts.answer()
 
     def poll(self) -> None:
         """Reads the bucket; a controller does not: it learns of a higher claim by looking at the claims."""
@@ -93,6 +102,11 @@ class Driver:
         """Replaces objects."""
         if self._broker.number:
             self._broker.flushing.merge()
+
+    def retain(self) -> None:
+        """Moves log starts."""
+        if self._broker.number:
+            self._broker.log_starts.retain()
 
     def sweep(self) -> None:
         """Deletes objects that no record names and no record can name any more."""
@@ -114,12 +128,18 @@ class Driver:
         if controller is None or not self._broker.is_loaded:
             return
         if controller.phase is Phase.CLAIM:
-            spawn(controller.claim)
+            spawn(lambda: self._claim(controller))
         elif controller.phase is Phase.SEAL:
             for log in Log:
                 spawn(lambda log=log: controller.seal(log))
-        else:
+        elif controller.leads:
             self._append(controller)
+
+    def _claim(self, controller: Controller) -> None:
+        try:
+            controller.claim()
+        except StartError as error:
+            controller.resign(str(error))
 
     def _append(self, controller: Controller) -> None:
         spawn, rng, is_healing = self._broker.spawn, self._world.rng, self._world.is_healing
@@ -128,6 +148,9 @@ class Driver:
         spawn(controller.append_metadata)
         if is_healing or rng.random() < 0.5:
             spawn(controller.delete_due)
+        if not is_healing and rng.random() < self._world.weather.checkpoints:
+            log = rng.choice(tuple(Log))
+            spawn(lambda: controller.checkpoint(log))
         if is_healing or rng.random() < 0.05:
             spawn(controller.look)
 
@@ -142,6 +165,34 @@ class Driver:
                 if not leadership.resign_flushed(led.place) and rng.random() < 0.3:
                     leadership.give_up(led.place)
                 self._tell(led)
+
+    def stop(self) -> None:
+        """A stop goes on: everything is handed over; the controller releases the cluster, if no broker is left."""
+        broker, cluster = self._broker, self._broker.cluster
+        if cluster.leadership is None or not cluster.is_stopping:
+            return
+        for led in cluster.leadership:
+            cluster.leadership.hand_over(led.place, NO_LEADER)
+        if broker.logs:
+            return
+        controller = broker.controller
+        if controller is None:
+            broker.end("is done")
+        elif controller.phase in (Phase.LEAD, Phase.RELEASE):
+            broker.spawn(lambda: self._release(controller))
+
+    def _release(self, controller: Controller) -> None:
+        try:
+            is_released = controller.release()
+        except StoreError:
+            return
+        except Superseded as error:
+            controller.resign(str(error))
+            return
+        if is_released:
+            self._broker.end(f"has released epoch {controller.epoch}")
+        elif any(not each.cluster.is_stopping for each in self._world.brokers if each.is_running):
+            self._broker.end("leaves the cluster to others")
 
     def _tell(self, led: LedPartition) -> None:
         if led.resignation is not None:
@@ -194,14 +245,15 @@ class Driver:
             found = self._read_from(log, offset)
         except ReadLater:
             return
-        if found is not None:
-            self._world.checker.saw(log.place, offset, found[0].record, log.led.leader_epoch, "read")
+        if found:  # compaction leaves gaps
+            self._world.checker.saw(log.place, found[0].offset, found[0].record, log.led.leader_epoch, "read")
 
     def _read_from(self, log: PartitionLog, offset: int) -> list[Entry] | None:
         """The entries from an offset on in one object; None: the partition is not led here any more."""
 
         def find() -> ObjectRef | None:
-            is_led = self._broker.logs.get(log.place) is log
+            row = self._broker.copy.image.partition(*log.place)
+            is_led = self._broker.logs.get(log.place) is log and row is not None and offset >= row.log_start_offset
             return self._broker.copy.image.find(*log.place, offset) if is_led else None
 
         def read(ref: ObjectRef) -> list[Entry]:

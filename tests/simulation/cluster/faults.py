@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING
 
 from kbroker.storage.manifest.leadership import Mode
 from tests.simulation.cluster.disk import Disk
-from tests.simulation.cluster.topics import Change, configured, created, deleted
+from tests.simulation.cluster.outsider import FOREIGN
+from tests.simulation.cluster.topics import configured, created, deleted, grown
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.broker import Broker
     from tests.simulation.cluster.world import World
+
+PARTITIONS_MAX = 3
 
 
 class Faults:
@@ -95,16 +98,23 @@ class Faults:
         if live is not None:
             topic_id = live.topic_id
             answered = world.checker.deletions_answered
-            world.ask(Change(deleted(topic_id), lambda: answered.add(topic_id)))
+            world.admin.ask(deleted(topic_id), lambda: answered.add(topic_id))
         else:
             mode = world.rng.choice((Mode.WAL, Mode.OBJECT))
-            world.ask(Change(created("y", world.new_topic_id(), mode), do_nothing))
+            world.admin.ask(created("y", world.new_topic_id(), mode, world.rng.choice((1, 1, 2))), do_nothing)
+
+    def grow(self, broker: Broker) -> None:
+        """A topic gets another partition."""
+        world = self._world
+        topic_id, partition = world.rng.choice(world.user_places())
+        if partition + 1 < PARTITIONS_MAX:
+            world.admin.ask(grown(topic_id, partition + 2), do_nothing)
 
     def config(self, broker: Broker) -> None:
         """A topic's durability is changed."""
         world = self._world
         topic_id, _ = world.rng.choice(world.user_places())
-        world.ask(Change(configured(topic_id, world.rng.choice((Mode.WAL, Mode.OBJECT))), do_nothing))
+        world.admin.ask(configured(topic_id, world.rng.choice((Mode.WAL, Mode.OBJECT))), do_nothing)
 
     def drain(self, broker: Broker) -> None:
         """A partition is to be handed over, to some broker or to none."""
@@ -112,6 +122,15 @@ class Faults:
         if broker.logs:
             targets = [other.number for other in self._world.brokers if other.number]
             broker.begin_handover(rng.choice(list(broker.logs.values())), rng.choice([*targets, 0]))
+
+    def shut_down(self, broker: Broker) -> None:
+        """All brokers are told to stop: the last one gives the cluster up."""
+        for each in self._world.brokers:
+            each.begin_stop()
+
+    def outsider(self, broker: Broker) -> None:
+        """A job, a single broker, or the brokers of another etcd want the bucket."""
+        self._world.outsider.begin(self._world.rng.choice(("", FOREIGN)))
 
     def unclean(self, broker: Broker) -> None:
         """An operator gives up what only the logs of lost brokers have."""

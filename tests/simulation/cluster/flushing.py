@@ -10,7 +10,7 @@ from kbroker.storage.formats.object_keys import pack_key
 from kbroker.storage.manifest.partition_state import ObjectRef, PartitionState, RefRow
 from kbroker.storage.manifest.record import FileEntry, PartitionDelta
 from tests.simulation.cluster.partition_log import PartitionLog
-from tests.simulation.cluster.records import Entry, LogState, Place, aborted_in, named
+from tests.simulation.cluster.records import Entry, LogState, Place, aborted_in, is_superseded, named
 from tests.simulation.cluster.truth import KEYS, Body
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Flushing:
             if row is not None:
                 parts.append(self._append_part(log, row, len(body)))
                 body[log.place] = log.entries[log.sent - log.base :]
-                log.sent = log.end
+                log.sent = log.follows = log.end
         if parts:
             self.windows.append(self._store(parts, counter, body))
 
@@ -70,7 +70,7 @@ class Flushing:
         delta = delta_of_flush(before, state, entries, log.sent, log.end, place_in_object, log.led.leader_epoch)
         part = Part(
             self._broker.commits.next_id(), PartKind.APPEND, *log.place, self._broker.number, log.led.leader_epoch,
-            log.sent, log.end, delta,
+            log.follows, log.end, delta,
         )  # fmt: skip
         self._states[part.id] = state
         return part
@@ -86,7 +86,7 @@ class Flushing:
         return commit
 
     def merge(self) -> None:
-        """Replaces two neighbours by one object."""
+        """Replaces two neighbours by one object, or compacts one or two."""
         broker, rng = self._broker, self._broker.world.rng
         self.merges = self._under_way(self.merges)
         if len(self.merges) >= MERGES_MAX:
@@ -95,24 +95,38 @@ class Flushing:
             row = broker.copy.image.partition(*log.place)
             if row is None or row.object_count < 2 or not log.led.takes_appends:
                 continue
+            refs = [broker.copy.image.ref(row.row(n)) for n in range(row.object_count)]
             first = rng.randrange(row.object_count - 1)
-            pair = [broker.copy.image.ref(row.row(n)) for n in (first, first + 1)]
-            if all(ref.key in broker.world.bucket.objects for ref in pair):
-                self.merges.append(self._store_merged(log, pair))
+            is_compaction = rng.random() < broker.world.weather.compaction
+            if all(ref.key in broker.world.bucket.objects for ref in refs):
+                self._replace(
+                    log, refs, refs[first : first + 2 - (is_compaction and rng.random() < 0.5)], is_compaction
+                )
                 return
 
-    def _store_merged(self, log: PartitionLog, pair: list[ObjectRef]) -> Commit:
+    def _replace(self, log: PartitionLog, refs: list[ObjectRef], old: list[ObjectRef], is_compaction: bool) -> None:
+        entries = [entry for ref in old for entry in entries_of(self._broker, log.place, ref)]
+        if is_compaction:
+            later = [entry.record for entry in compacted_on(self._broker, log, refs)]
+            entries = [entry for entry in entries if not is_superseded(entry.record, later)]
+        self.merges.append(self._store_replacement(log, old, entries))
+
+    def _store_replacement(self, log: PartitionLog, old: list[ObjectRef], entries: list[Entry]) -> Commit:
         broker = self._broker
-        entries = [entry for ref in pair for entry in entries_of(broker, log.place, ref)]
-        base, end = pair[0].base_offset, pair[-1].end_offset
+        base, end = old[0].base_offset, old[-1].end_offset
         delta = EMPTY._replace(
-            removed=tuple(ref.base_offset for ref in pair), added=(reference(0, base, end, log.led.leader_epoch),)
+            removed=tuple(ref.base_offset for ref in old), added=(reference(0, base, end, log.led.leader_epoch),)
         )
         part = Part(
             broker.commits.next_id(), PartKind.REPLACE, *log.place, broker.number, log.led.leader_epoch, base, end,
-            delta, tuple(KEYS.relative(ref.key) for ref in pair),
+            delta, tuple(KEYS.relative(ref.key) for ref in old),
         )  # fmt: skip
         return self._store([part], broker.commits.next_counter(), Body({log.place: entries}))
+
+
+def compacted_on(broker: Broker, log: PartitionLog, refs: list[ObjectRef]) -> list[Entry]:
+    """§4: a record may go if a later one of its key is in the ledger, never for one that only the log has."""
+    return [entry for ref in refs for entry in entries_of(broker, log.place, ref)]
 
 
 def broker_ahead(broker: Broker, place: Place) -> list[Part]:

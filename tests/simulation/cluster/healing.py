@@ -8,8 +8,9 @@ from kbroker.cluster.protocol.led_partition import Stage
 from kbroker.storage.manifest.leadership import Mode
 from kbroker.storage.manifest.partition_state import PartitionState
 from tests.simulation.cluster.partition_log import PartitionLog
-from tests.simulation.cluster.records import Data, Marker, Place, named
-from tests.simulation.cluster.topics import durability
+from tests.simulation.cluster.records import Place, named
+from tests.simulation.cluster.topics import durability, places
+from tests.simulation.cluster.truth import Truth
 from tests.simulation.cluster.violation import Violation
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ def heal(world: World) -> None:
     world.note("--- healing")
     for broker in world.brokers:
         broker.is_paused = broker.is_cut = False
+        if broker.is_running and broker.cluster.is_stopping:
+            broker.end("is killed")
         if broker is not world.etcd.elected and broker.controller is not None:
             broker.controller.resign("its session is over")
     world.clients.add_final(world.user_places())
@@ -37,6 +40,7 @@ def heal(world: World) -> None:
         for producer in list(world.clients.producers):
             world.clients.produce(producer)
         world.clients.step_transaction()
+        world.admin.repeat_all()
         world.settle_once(is_sweeping=round_ % SWEEPS_EVERY == 0)
         if round_ > UNCLEAN_AFTER_ROUNDS:
             _give_up(world)
@@ -95,7 +99,7 @@ def _unsettled(world: World) -> str | None:
             return reason
     truth = world.checker.truth
     rows = {(row.topic_id, row.partition): row for row in truth.manifest.states()}
-    if rows.keys() != {(topic_id, 0) for topic_id in truth.metadata.by_id}:
+    if rows.keys() != {*places(truth.metadata)}:
         return "rows and topics differ"
     for place, row in rows.items():
         if reason := _unsettled_row(world, place, row):
@@ -113,7 +117,7 @@ def _unsettled_broker(world: World, broker: Broker) -> str | None:
     positions, truth = broker.copy.positions, world.checker.truth
     if not broker.number:
         return f"{broker} is not registered"
-    if positions != (truth.manifest_log.last, truth.metadata_log.last):
+    if positions != truth.positions:
         return f"{broker} is behind: {positions}"
     return None
 
@@ -153,6 +157,8 @@ def _unsettled_clients(world: World) -> str | None:
     waiting = [p.id for p in world.clients.producers if p.open and (p.is_final or p.place not in excused)]
     if waiting:
         return f"producers {waiting} wait"
+    if world.admin.waiting:
+        return "an admin client's request is not answered"
     return "a transaction's client waits" if world.clients.unfinished() else None
 
 
@@ -173,34 +179,22 @@ def check_end(world: World) -> None:
             raise Violation(f"topic {row.topic_id.hex()} was deleted and has a row")
     for (place, offset), (record, epoch) in checker.seen.items():
         if place[0] in live and not checker.excuses(place, offset, epoch):
-            stored = truth.stored(place, offset)
-            if stored is None or stored.record != record:
-                raise Violation(f"{named(place)}@{offset}: {record} of epoch {epoch} is gone, the ledger has {stored}")
+            appended = checker.contents.records.get(place, {}).get(offset)
+            if appended != record and not _is_deleted(truth, place, offset):
+                raise Violation(
+                    f"{named(place)}@{offset}: {record} of epoch {epoch} is gone, the ledger has {appended}"
+                )
     markers: dict[int, dict[Place, list[bool]]] = {}
     for row in truth.manifest.states():
-        _check_partition(world, (row.topic_id, row.partition), row, markers)
+        place = row.topic_id, row.partition
+        checker.contents.check(place, row, truth.entries(place), is_excused=place in checker.excused)
+        checker.contents.markers(place, markers)
     _check_transactions(world, markers)
 
 
-def _check_partition(
-    world: World, place: Place, row: PartitionState, markers: dict[int, dict[Place, list[bool]]]
-) -> None:
-    entries = world.checker.truth.entries(place)
-    if [entry.offset for entry in entries] != [*range(row.end_offset)]:
-        raise Violation(
-            f"{named(place)}: the objects have offsets {[entry.offset for entry in entries]} of {row.end_offset}"
-        )
-    sequences: dict[int, list[int]] = {}
-    for entry in entries:
-        record = entry.record
-        if isinstance(record, Data):
-            sequences.setdefault(record.producer, []).append(record.sequence)
-        elif isinstance(record, Marker):
-            markers.setdefault(record.transaction, {}).setdefault(place, []).append(record.commit)
-    for producer, found in sequences.items():
-        expected = sorted(set(found)) if place in world.checker.excused else [*range(len(found))]
-        if found != expected:
-            raise Violation(f"{named(place)}: producer {producer} has sequences {found}")
+def _is_deleted(truth: Truth, place: Place, offset: int) -> bool:
+    row = truth.manifest.partition(*place)
+    return row is not None and offset < row.log_start_offset
 
 
 def _check_transactions(world: World, markers: dict[int, dict[Place, list[bool]]]) -> None:

@@ -16,7 +16,7 @@ from tests.simulation.cluster.weather import Theme
 from tests.simulation.cluster.world import World
 
 ERRORS_OF_PLANTS = (AttributeError, NameError, TypeError)  # which no longer fit the code
-COLLECT_EVERY = 20  # histories
+COLLECT_EVERY = 100  # histories
 REAL_EVERY = 8  # histories: one has records in the real format
 SHARE = 100  # histories that a process of many runs at a time
 

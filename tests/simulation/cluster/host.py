@@ -28,12 +28,13 @@ class LogHost:
 
     # -- what the protocol asks for ------------------------------------------------------------------------------
 
-    def lead(self, led: LedPartition, row: PartitionState, tail_epoch: int | None) -> None:
+    def lead(self, led: LedPartition, row: PartitionState, tail_epoch: int | None) -> int:
         """Builds the log of a partition."""
         mine = [entry for entry in self._disk.wal if entry.place == led.place]
         entries, _ = tails.entries_of_tail(mine, row, self._disk.directory_id)
         log = self.logs[led.place] = PartitionLog(led, row, entries)
         self._note("%s leads %s epoch %d from %d, log to %d", self._broker, log, led.leader_epoch, log.base, log.end)
+        return log.base
 
     def unload(self, led: LedPartition, reason: Verdict | None) -> None:
         """The partition is another's."""
@@ -81,6 +82,7 @@ class LogHost:
         entry = Entry(log.place, log.end, log.led.leader_epoch, record)
         self._disk.wal.append(entry)
         log.append(entry)
+        self._broker.world.checker.appended(entry)
         self._note("%s appends %s@%d epoch %d %s", self._broker, log, entry.offset, entry.leader_epoch, record)
         if waiter is not None:
             log.wait(entry.offset, waiter)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kbroker.storage.manifest import tails
 from kbroker.storage.manifest.leadership import Mode
 from kbroker.storage.manifest.partition_state import PartitionState
 from tests.simulation.cluster.records import Entry, LogState, Place, named
@@ -19,9 +20,10 @@ class PartitionLog:
     def __init__(self, led: LedPartition, row: PartitionState, tail: list[Entry]) -> None:
         self.led = led
         self.place: Place = (row.topic_id, row.partition)
-        self.base = row.end_offset
-        self.entries = tail  # from `base` on
-        self.sent = row.end_offset  # windows are cut up to here
+        self.base = tails.first_offset(row, tail)
+        self.entries = tail = [entry for entry in tail if entry.offset >= self.base]  # from `base` on
+        self.sent = self.base  # windows are cut up to here
+        self.follows = row.end_offset  # the row's end once they are committed
         self.state = LogState.of_row(row).after(tail)
         # What the tail has may have been acknowledged from the log.
         self.high_watermark = self.end if row.mode is not Mode.OBJECT else self.base

@@ -5,12 +5,14 @@ A rule is a function or a method of the real modules, which is replaced while hi
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from kbroker.cluster.protocol import (
     absence,
+    broker,
     commits,
     controller,
     election,
@@ -29,10 +31,21 @@ from kbroker.storage.ledger import numbered_log, ownership
 from kbroker.storage.manifest import record_check, tails
 from kbroker.storage.manifest.leadership import Mode
 from kbroker.storage.stores.object_store import PreconditionFailed, StoreUnavailable
-from tests.simulation.cluster import bucket, coordinator, driver, topics
+from tests.simulation.cluster import bucket, coordinator, driver, flushing, log_starts, topics
 from tests.simulation.cluster.host import LogHost
 from tests.simulation.cluster.simulated import Replacements
-from tests.simulation.cluster.weather import CLAIMS, COPIES, LEADERS, MERGES, PAUSES, Theme
+from tests.simulation.cluster.tasks import Lock, wait
+from tests.simulation.cluster.weather import (
+    CHECKPOINTS,
+    CLAIMS,
+    COPIES,
+    DELETIONS,
+    LEADERS,
+    MERGES,
+    PAUSES,
+    RELEASES,
+    Theme,
+)
 from tests.simulation.cluster.world import World
 
 Plant = Callable[[Replacements], None]
@@ -166,6 +179,58 @@ def fencing_without_a_term(receive: Any) -> Any:
     return wrong
 
 
+def dropping_what_changes_nothing(append: Any) -> Any:
+    """A change that is there already gets no answer."""
+
+    def wrong(self: Any) -> Any:
+        if self.leads and not self._ledger.metadata.is_busy:
+            topics = self._ledger.topics
+            self._changes = deque(change for change in self._changes if change.payload(topics) is not None)
+        return append(self)
+
+    return wrong
+
+
+def releasing_while_it_leads(self: Any) -> bool:
+    """It goes on as the controller meanwhile."""
+    if not self.leads or not self.may_release():
+        return False
+    self._claims.release()
+    return True
+
+
+# -- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def numbered_later(self: Any) -> bool:
+    """The number is that of when the checkpoint is stored."""
+    epoch = self._log.epoch
+    if self._busy or not self._is_loaded or not self._is_own(epoch):
+        return False
+    payload = self.state.snapshot()()
+    for _ in range(8):
+        wait(lambda resume: Lock.later(lambda: resume(None)))
+    if self._busy or not self._is_own(epoch):
+        return False
+    self._log.checkpoint(payload, self.number)
+    return True
+
+
+def following_what_is_left(follow: Any) -> Any:
+    """Records that a checkpoint has replaced are waited for."""
+
+    def wrong(self: Any) -> None:
+        load, self.load = self.load, lambda: None
+        try:
+            follow(self)
+        finally:
+            del self.load
+            if not self._is_loaded and not self._busy:
+                load()
+
+    return wrong
+
+
 # -- commits ---------------------------------------------------------------------------------------------------------
 
 
@@ -182,6 +247,39 @@ def acknowledging_by_the_copy(on_applied: Any) -> Any:
                 host.complete(log, row.end_offset)
 
     return wrong
+
+
+def giving_up_unanswered(send_requests: Any) -> Any:
+    """A request without an answer is taken for refused: its records are flushed again."""
+
+    def wrong(self: Any) -> None:
+        send_requests(self)
+        for commit in self.commits or ():
+            if commit.files is not None and World.running.rng.random() < 0.1:
+                places = [part.place for part in commit.parts.values()]
+                self.commits.abandon(commit)
+                for log in map(self._surroundings.host.logs.get, places):
+                    if log is not None:
+                        log.sent = log.follows = max(log.base, log.led.committed)
+
+    return wrong
+
+
+def starts_go_back(is_committed: Any) -> Any:
+    def wrong(part: Any, request: Any, row: Any, image: Any) -> bool:
+        return part.kind is not PartKind.LOG_START and is_committed(part, request, row, image)
+
+    return wrong
+
+
+def beyond_the_end(part: Any, row: Any) -> bool:
+    """A part may begin anywhere up to the log start."""
+    return part.base_offset == row.end_offset or row.end_offset < part.base_offset <= row.log_start_offset
+
+
+def compacted_on_the_log(compacted_on: Any) -> Any:
+    """Also on what is not flushed."""
+    return lambda broker, log, refs: [*compacted_on(broker, log, refs), *log.entries]
 
 
 def part_makes_row(judge_: Any) -> Any:
@@ -339,6 +437,34 @@ RULES = {
         always(False, (ledger_copy.LedgerCopy, "is_behind")),
         Theme({"election": 1, "topic": 1, "pause": 1, "wake": 2}, 3),
     ),
+    "time-out": Rule(
+        "3", "a request without an answer is sent again as it is",
+        wrapped(broker.ClusterBroker, "send_requests", giving_up_unanswered),
+    ),
+    "nothing-to-change": Rule(
+        "3", "a change of the metadata that is there already is answered like one that is stored",
+        wrapped(controller.Controller, "append_metadata", dropping_what_changes_nothing),
+    ),
+    "checkpoint-number": Rule(
+        "3", "a checkpoint holds the state as of the record that it is named for",
+        replaced(ledger_copy.LogCopy, "checkpoint", numbered_later), CHECKPOINTS,
+    ),
+    "truncated": Rule(
+        "3", "a copy that needs records that a checkpoint has replaced loads the log",
+        wrapped(ledger_copy.LogCopy, "follow", following_what_is_left), CHECKPOINTS,
+    ),
+    "claim-refused": Rule(
+        "3", "a job, a single broker and another etcd are refused until the claim is released",
+        always(True, (ownership, "_is_same_owner")),
+    ),
+    "release-clean": Rule(
+        "3", "the claim is released only when every partition was left clean",
+        always(True, (controller.Controller, "may_release")), RELEASES,
+    ),
+    "release-final": Rule(
+        "3", "once a release was sent, its controller appends nothing",
+        replaced(controller.Controller, "release", releasing_while_it_leads), RELEASES,
+    ),
     "epoch-check": Rule(
         "4", "a part needs the current leader epoch",
         together(always(True, (judge, "is_of_leader")), UNCHECKED_SENDERS),
@@ -367,6 +493,22 @@ RULES = {
         "4", "parts that share an object are appended in one record: one too early makes all too early",
         replaced(judge, "hold_packs_together", named_twice),
     ),
+    "follows": Rule(
+        "4", "a part follows the row's end also where the log start has passed that",
+        replaced(judge, "is_contiguous", beyond_the_end), DELETIONS,
+    ),
+    "start-rises": Rule(
+        "4", "a log start that the row has reached is committed already",
+        wrapped(judge, "is_committed", starts_go_back), DELETIONS,
+    ),
+    "start-told": Rule(
+        "4", "DeleteRecords is answered when the own copy has the log start",
+        always(True, (log_starts, "is_moved")), DELETIONS,
+    ),
+    "compact-stored": Rule(
+        "4", "compaction drops a record only for a later one that is in the ledger",
+        wrapped(flushing, "compacted_on", compacted_on_the_log), MERGES,
+    ),
     "part-no-row": Rule(
         "4", "a part never creates a row",
         wrapped(judge, "judge", part_makes_row),
@@ -386,6 +528,10 @@ RULES = {
     "build-from-row": Rule(
         "5", "a leader builds the partition from the row and the tail, not from its memory",
         wrapped(LogHost, "lead", state_from_memory), Theme({"drain": 3}, 2),
+    ),
+    "first-offset": Rule(
+        "5", "a log begins at the log start where that is beyond all that is left",
+        replaced(tails, "first_offset", lambda row, entries: row.end_offset), DELETIONS,
     ),
     "tail-in-log": Rule(
         "5", "under a new epoch with the old tail, the tail's entries of the log are kept",

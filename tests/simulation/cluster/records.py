@@ -17,7 +17,7 @@ Place = tuple[bytes, int]  # topic id, partition
 
 def named(place: Place) -> str:
     """A partition, for the reader of a failure."""
-    return f"t{int.from_bytes(place[0], 'big')}"
+    return f"t{int.from_bytes(place[0], 'big')}-{place[1]}"
 
 
 class Data(NamedTuple):
@@ -127,6 +127,18 @@ class LogState(NamedTuple):
     def touched_since(self, before: LogState) -> tuple[ProducerEntry, ...]:
         """What a record has to say of producers, after one that left them as `before`."""
         return tuple(entry for id_, entry in self.producers.items() if before.producers.get(id_) != entry)
+
+
+def is_superseded(record: Record, later: Iterable[Record]) -> bool:
+    """Whether compaction may drop a record: a later one has its key, the producer. Transactions stay whole."""
+    return (
+        type(record) is Data
+        and not record.in_transaction
+        and any(
+            type(other) is Data and other.producer == record.producer and other.sequence > record.sequence
+            for other in later
+        )
+    )
 
 
 def aborted_in(before: LogState, entries: Iterable[Entry]) -> Iterator[AbortedTransaction]:

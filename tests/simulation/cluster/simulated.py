@@ -14,7 +14,7 @@ import zstandard
 from kbroker.cluster.protocol import manifest_state
 from kbroker.storage.ledger import loaded_log, numbered_log, numbered_log_format
 from kbroker.storage.ledger.numbered_log_format import Frame
-from kbroker.storage.manifest import record_apply
+from kbroker.storage.manifest import parts, record_apply
 from tests.simulation.cluster import codec, truth
 from tests.simulation.cluster.tasks import Lock
 from tests.simulation.tasks import InlineExecutor
@@ -61,6 +61,7 @@ def simulated() -> Iterator[None]:
     replacements = Replacements()
     replacements.set(numbered_log, "threading", SimpleNamespace(Lock=Lock))
     replacements.set(loaded_log, "ThreadPoolExecutor", InlineExecutor)
+    replacements.set(parts, "ThreadPoolExecutor", InlineExecutor)
     compressor = zstandard.ZstdCompressor(level=1)
     fast_zstd = SimpleNamespace(**{**vars(zstandard), "ZstdCompressor": lambda level: compressor})
     replacements.set(numbered_log_format, "zstandard", fast_zstd)

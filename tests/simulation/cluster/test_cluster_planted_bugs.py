@@ -12,6 +12,7 @@ HISTORIES_MAX = 400
 FOUND_SOON = (
     "copy-place", "number-check", "orphan-own", "read-back", "store-then-stream", "no-answer", "epoch-check",
     "contiguous", "window-own-copy", "tail-in-log", "resign-final", "wal-waits", "rise-after-flush", "fall-first",
+    "time-out", "nothing-to-change", "truncated", "claim-refused", "release-clean", "start-told", "first-offset",
 )  # fmt: skip
 
 

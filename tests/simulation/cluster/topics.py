@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from kbroker.cluster.image import INTERNAL_TOPICS, TRANSACTION_STATE, MetadataImage, image_from_json
-from kbroker.cluster.records import MetadataRecord, TopicConfigs, TopicCreated, TopicDeleted, parse_payload, payload
+from kbroker.cluster.records import (
+    MetadataRecord,
+    PartitionsAdded,
+    TopicConfigs,
+    TopicCreated,
+    TopicDeleted,
+    parse_payload,
+    payload,
+)
 from kbroker.storage.manifest.leadership import Mode
 from tests.simulation.cluster.records import Place
 
@@ -23,6 +31,10 @@ class Topics:
     def restore(self, number: int, checkpoint: Any) -> None:
         """Begins with a checkpoint."""
         self.image = image_from_json(number, checkpoint, f"metadata checkpoint {number}")
+
+    def snapshot(self) -> Callable[[], Any]:
+        """The image as of now."""
+        return self.image.to_json
 
     def apply(self, number: int, changes: Any) -> list[MetadataRecord]:
         """Applies a record, and returns its changes."""
@@ -45,7 +57,7 @@ class Topics:
 
     def partitions(self) -> Iterable[Place]:
         """Every partition of every topic, in a fixed order."""
-        return [(topic_id, n) for topic_id, topic in self.image.by_id.items() for n in range(topic.partitions)]
+        return places(self.image)
 
 
 def durability(image: MetadataImage, topic_id: bytes) -> Mode:
@@ -58,15 +70,24 @@ def durability(image: MetadataImage, topic_id: bytes) -> Mode:
     return MODES[topic.configs.get(DURABILITY, "wal")]
 
 
+def places(image: MetadataImage) -> list[Place]:
+    """Every partition of every topic."""
+    return [(topic_id, n) for topic_id, topic in image.by_id.items() for n in range(topic.partitions)]
+
+
 def user_places(image: MetadataImage) -> list[Place]:
-    """The partitions that clients write to: the first one of each topic."""
-    return [(topic_id, 0) for topic_id, topic in image.by_id.items() if topic.name not in INTERNAL_TOPICS]
+    """The partitions that clients write to."""
+    return [place for place in places(image) if image.by_id[place[0]].name not in INTERNAL_TOPICS]
+
+
+# The record of a change, from the controller's copy; None if there is nothing to change.
+Build = Callable[[MetadataImage], MetadataRecord | None]
 
 
 class Change(NamedTuple):
-    """A change of the metadata. `build`: its record, from the controller's copy, None if there is nothing to change."""
+    """A change of the metadata."""
 
-    build: Callable[[MetadataImage], MetadataRecord | None]
+    build: Build
     on_done: Callable[[], None]
 
     def payload(self, topics: Topics) -> Any | None:
@@ -79,22 +100,32 @@ class Change(NamedTuple):
         self.on_done()
 
 
-def created(name: str, topic_id: bytes, mode: Mode) -> Callable[[MetadataImage], MetadataRecord | None]:
-    """Makes a topic of one partition, unless its name is taken."""
+def created(name: str, topic_id: bytes, mode: Mode, partitions: int) -> Build:
+    """Makes a topic, unless its name is taken."""
 
     def build(image: MetadataImage) -> MetadataRecord | None:
         is_new = name not in image.by_name and topic_id not in image.by_id and topic_id not in image.deleted
         configs = {} if name == TRANSACTION_STATE else {DURABILITY: mode.name.lower()}
-        return TopicCreated(name, topic_id, 1, configs) if is_new else None
+        return TopicCreated(name, topic_id, partitions, configs) if is_new else None
 
     return build
 
 
-def deleted(topic_id: bytes) -> Callable[[MetadataImage], MetadataRecord | None]:
+def deleted(topic_id: bytes) -> Build:
     """Deletes a topic, if it is there."""
     return lambda image: TopicDeleted(topic_id) if topic_id in image.by_id else None
 
 
-def configured(topic_id: bytes, mode: Mode) -> Callable[[MetadataImage], MetadataRecord | None]:
+def configured(topic_id: bytes, mode: Mode) -> Build:
     """Changes a topic's durability, if it is there."""
     return lambda image: TopicConfigs(topic_id, {DURABILITY: mode.name.lower()}) if topic_id in image.by_id else None
+
+
+def grown(topic_id: bytes, partitions: int) -> Build:
+    """Gives a topic more partitions, if it is there and has fewer."""
+
+    def build(image: MetadataImage) -> MetadataRecord | None:
+        topic = image.by_id.get(topic_id)
+        return PartitionsAdded(topic_id, partitions) if topic is not None and topic.partitions < partitions else None
+
+    return build

@@ -34,7 +34,7 @@ class Brief:
         record = self._record
         said = [
             f"{named(place)} +{[(row.base_offset, row.end_offset) for row in delta.added]}"
-            f" -{list(delta.removed)} by {delta.number} epoch {delta.leader_epoch}"
+            f" -{list(delta.removed)} start {delta.log_start_offset} by {delta.number} epoch {delta.leader_epoch}"
             for place, delta in record.partitions.items()
         ]
         said += [f"files {[entry.key for entry in record.files]}"] if record.files else []
@@ -87,6 +87,11 @@ class Truth:
         changes = parse_payload(payload, where)
         self._note("metadata %d: %s", number, changes)
         self.metadata = self.metadata.apply(number, changes, where)
+
+    @property
+    def positions(self) -> tuple[int, int]:
+        """The last number of each log."""
+        return self.manifest_log.last, self.metadata_log.last
 
     def entries(self, place: Place) -> list[Entry]:
         """The records of a partition in the objects that the ledger names, in order."""

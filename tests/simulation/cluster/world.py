@@ -13,6 +13,7 @@ from kbroker.clock import ManualClock
 from kbroker.cluster.protocol.messages import RegisterAnswer
 from kbroker.storage.manifest.leadership import Mode, Registration
 from kbroker.storage.manifest.record import ManifestRecord
+from tests.simulation.cluster.admin import Admin
 from tests.simulation.cluster.beginning import fill
 from tests.simulation.cluster.broker import CLUSTER, Broker
 from tests.simulation.cluster.bucket import Bucket
@@ -23,12 +24,14 @@ from tests.simulation.cluster.driver import ROUND
 from tests.simulation.cluster.etcd import Etcd
 from tests.simulation.cluster.faults import Faults
 from tests.simulation.cluster.network import Network
+from tests.simulation.cluster.outsider import Outsider
 from tests.simulation.cluster.records import Place
 from tests.simulation.cluster.tasks import Lock, Task
-from tests.simulation.cluster.topics import Change, user_places
+from tests.simulation.cluster.topics import user_places
 from tests.simulation.cluster.weather import Theme, Weather
 
 BROKERS = 3  # and a place for a copied directory
+PARTITIONS = ((1, 1), (1, 1), (2, 1), (1, 2), (2, 2))  # of the two topics
 EVENTS_KEPT = 60
 
 
@@ -53,6 +56,8 @@ class World:
         self.checker = Checker(self.bucket, self.note, self._given_up)
         self.checker.on_registration = self._on_registration
         self.faults = Faults(self)
+        self.outsider = Outsider(self)
+        self.admin = Admin(self)
         self.starts: dict[str, int] = {}  # nonce -> the number that its directory had saved
         self.transaction_place: Place = (self.new_topic_id(), 0)
         self.brokers = [Broker(self, node, Disk(f"d{node}") if node < BROKERS else None) for node in range(BROKERS + 1)]
@@ -63,7 +68,8 @@ class World:
         rng, brokers = self.rng, self.brokers[:BROKERS]
         ids = [self.transaction_place[0], self.new_topic_id(), self.new_topic_id()]
         modes = [rng.choice((Mode.WAL, Mode.WAL if self.weather.has_copies else Mode.OBJECT)) for _ in ids[1:]]
-        fill(self.bucket, CLUSTER, ids, modes, [rng.randint(1, BROKERS) for _ in ids])
+        partitions = [1, *rng.choice(PARTITIONS)]
+        fill(self.bucket, CLUSTER, ids, modes, partitions, [rng.randint(1, BROKERS) for _ in range(sum(partitions))])
         for number, broker in enumerate(brokers, 1):
             assert broker.disk is not None
             broker.start(broker.disk, f"n{number}")
@@ -76,8 +82,8 @@ class World:
             broker.driver.send_requests()
         self._deliver_all()
         self.network.laggard = rng.choice([*brokers, brokers[0], None, None])
-        x, y = self.user_places()
-        self.clients = Clients(self, (x, x, y))
+        places = self.user_places()
+        self.clients = Clients(self, (places[0], places[0], places[-1]))
         self.bucket.read_waits = self.weather.read_waits
         self.is_healing = False
 
@@ -129,12 +135,6 @@ class World:
         row = self.checker.truth.manifest.partition(*place)
         return self.broker_of(row.leader) if row is not None else None
 
-    def ask(self, change: Change) -> None:
-        """An admin client's request, at the broker that etcd has elected."""
-        elected = self.etcd.elected
-        if elected is not None and elected.controller is not None:
-            elected.controller.submit(change)
-
     def is_abandoned(self, transaction: int, rate: float) -> bool:
         """Whether the coordinator gives up on a client now."""
         if self.is_healing and transaction not in self.clients.unfinished():
@@ -179,9 +179,14 @@ class World:
             self.step()
 
     def end(self) -> None:
-        """Ends every process, and so all operations under way."""
+        """Ends every process, and so all operations under way; cuts the references in cycles, so that most is freed."""
         for broker in self.brokers:
             broker.stop()
+            vars(broker).clear()
+        self.bucket.requests.clear()
+        self.network.messages.clear()
+        vars(self.checker).clear()
+        vars(self).clear()
 
     def step(self) -> None:
         """One thing happens."""
@@ -200,6 +205,10 @@ class World:
             clients.step_producer()
         elif draw < 0.96:
             clients.step_transaction()
+        elif self.admin.waiting and rng.random() < 0.5:
+            self.admin.step()
+        elif rng.random() < weather.deletions:
+            clients.delete_records()
         else:
             clients.consume()
         self.network.shed()

@@ -130,13 +130,15 @@ class Cluster(Around):
 
 
 class Change:
-    """A change of the metadata: topics' letters and modes."""
+    """A change of the metadata: topics' letters and modes; none: there is nothing to change."""
 
     def __init__(self, **modes: Mode | None) -> None:
         self.modes = modes
         self.number = 0
 
-    def payload(self, topics: Topics) -> dict[str, int | None]:
+    def payload(self, topics: Topics) -> dict[str, int | None] | None:
+        if not self.modes:
+            return None
         return {name: mode if mode is None else int(mode) for name, mode in self.modes.items()}
 
     def done(self, number: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from kbroker.cluster.protocol.append_parts import commit_request
@@ -145,7 +145,11 @@ class Topics:
         self.deleted.add(topic_id)
 
     def restore(self, number: int, checkpoint: Any) -> None:
-        raise AssertionError("no checkpoints")
+        self.apply(number, checkpoint)
+
+    def snapshot(self) -> Callable[[], Any]:
+        content = {topic_id.decode()[0]: int(mode) for topic_id, mode in self.wanted.items()}
+        return lambda: content
 
     def apply(self, number: int, payload: Any) -> Any:
         """A record is a topic's letter and its mode, None for a deleted one."""
@@ -180,12 +184,14 @@ class Logs:
     def __init__(self) -> None:
         self.events: list[str] = []
         self.tails: list[int | None] = []
+        self.first = 0  # offset of the logs that it builds
         self.ends: dict[PartitionId, int] = {}
         self.marks: dict[PartitionId, int] = {}
 
-    def lead(self, led: LedPartition, row: PartitionState, tail_epoch: int | None) -> None:
+    def lead(self, led: LedPartition, row: PartitionState, tail_epoch: int | None) -> int:
         self.events.append(f"lead {led.leader_epoch} from {row.end_offset}")
         self.tails.append(tail_epoch)
+        return max(row.end_offset, self.first)
 
     def unload(self, led: LedPartition, reason: Verdict | None) -> None:
         self.events.append(f"unload {led.leader_epoch}" + (f" {reason.name}" if reason is not None else ""))

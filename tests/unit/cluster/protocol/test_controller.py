@@ -289,6 +289,37 @@ def test_metadata_changes_are_stored_one_by_one_and_sent_to_every_broker() -> No
     assert {broker.ledger.topics.durability(T) for broker in cluster.brokers} == {Mode.OBJECT}
 
 
+def test_change_that_changes_nothing_is_answered_without_a_record() -> None:
+    cluster = running(1)
+    broker, change = cluster.brokers[0], Change()
+    before = broker.ledger.positions
+    broker.controller.submit(change)
+    cluster.settle()
+    assert (change.number, broker.ledger.positions) == (before.metadata, before)
+
+
+def test_broker_that_lacks_records_which_a_checkpoint_replaced_loads_the_log() -> None:
+    cluster = running(2, t=Mode.OBJECT)
+    first, second = cluster.brokers
+    cluster.brokers.remove(second)
+    for mode in (Mode.WAL, Mode.OBJECT, Mode.WAL):
+        first.controller.submit(Change(t=mode))
+        cluster.settle()
+        assert [first.controller.checkpoint(log) for log in Log] == [True, True]
+    cluster.brokers.append(second)
+    second.follow_all()
+    assert second.ledger.positions == first.ledger.positions
+    assert second.ledger.topics.durability(T) is Mode.WAL
+
+
+def test_only_the_controller_writes_checkpoints() -> None:
+    cluster = running(2)
+    first, second = cluster.brokers
+    assert not second.ledger.manifest.checkpoint()
+    first.deposed("its lease is over")
+    assert not first.ledger.manifest.checkpoint()
+
+
 def test_node_id_of_a_live_broker_is_refused_and_accepted_once_its_lease_is_over() -> None:
     cluster = running(2)
     other = cluster.broker(2, SavedIdentity("other"))

@@ -116,6 +116,15 @@ def test_new_log_start_is_accepted_once_and_committed_from_then_on() -> None:
     assert judged(image, part) == [COMMITTED]
 
 
+def test_part_that_does_not_follow_the_end_is_too_early_also_below_the_log_start() -> None:
+    """Else the window before it is left out, and the producers and markers in that."""
+    image = led_image()
+    image.add(partitions={P: delta(0, 5)._replace(end_offset=None, added=(), log_start_offset=5)})
+    assert judged(image, append_part(5, 9)) == [TOO_EARLY]
+    beyond = append_part(0, 9)._replace(delta=delta(5, 9))
+    assert judged(image, beyond) == [ACCEPTED]
+
+
 def test_report_of_a_mode_counts_from_its_version_only() -> None:
     image = led_image()
     assert judged(image, mode_part(Mode.OBJECT, 0)) == [ACCEPTED]

@@ -104,6 +104,31 @@ def test_claim_is_released_only_when_every_partition_was_left_clean() -> None:
     assert claim.released
 
 
+def test_controller_that_releases_the_cluster_appends_nothing_more() -> None:
+    cluster = running(1, t=Mode.WAL)
+    broker = cluster.brokers[0]
+    broker.is_stopping = True
+    broker.send_requests()
+    cluster.settle()
+    resign(broker, NO_LEADER)
+    cluster.settle()
+    assert broker.controller.release()
+    cluster.broker(2)
+    cluster.settle()
+    assert cluster.brokers[1].number == 0
+
+
+def test_log_begins_at_the_log_start_where_the_row_ends_below_it(cluster: Cluster) -> None:
+    broker = cluster.brokers[0]
+    broker.logs.first = 8
+    broker.led.hand_over(P, NO_LEADER)
+    broker.led.hold(P)
+    broker.led.give_up(P)
+    broker.send_requests()
+    cluster.settle()
+    assert (led(broker).base_offset, led(broker).committed) == (8, 8)
+
+
 def test_leadership_ends_with_the_record_that_moves_it_and_leaves_its_commits(cluster: Cluster) -> None:
     first, second = cluster.brokers
     second.take_over()

@@ -29,6 +29,10 @@ class Words:
     def restore(self, number: int, checkpoint: Any) -> None:
         self.words = list(checkpoint)
 
+    def snapshot(self) -> Callable[[], Any]:
+        words = list(self.words)
+        return lambda: words
+
     def apply(self, number: int, payload: Any) -> Any:
         self.words.append(payload)
         return payload

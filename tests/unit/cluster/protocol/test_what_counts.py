@@ -10,7 +10,7 @@ from kbroker.cluster.protocol.absence import marker_is_moot, read_named
 from kbroker.cluster.protocol.orphans import ObjectAuthor, is_orphan
 from kbroker.errors import CorruptionError
 from kbroker.storage.manifest.partition_state import ObjectRef, PartitionState
-from kbroker.storage.manifest.tails import EVERY_EPOCH, entries_of_tail, tail_epoch
+from kbroker.storage.manifest.tails import EVERY_EPOCH, entries_of_tail, first_offset, tail_epoch
 from kbroker.storage.stores.object_store import NotFound
 from tests.unit.cluster.protocol.protocol_fakes import Image, P, T, Topics, led_image, move, pack, registration
 
@@ -66,6 +66,22 @@ def test_every_entry_counts_before_the_first_leadership_record() -> None:
 
 def orphan(image: Image, number: int, counter: int = 1, oldest: int = 5) -> bool:
     return is_orphan(pack(number, counter), ObjectAuthor(number, counter), image, 2, oldest)
+
+
+def test_tail_may_begin_at_the_log_start_that_its_leadership_began_at() -> None:
+    row = row_at(5).row()
+    row.log_start_offset = 8
+    entries = [Entry(8, 9, 11), Entry(9, 12, 11)]
+    assert entries_of_tail(entries, row, "d1") == (entries, 0)
+    assert first_offset(row, entries) == 8
+
+
+def test_log_begins_at_the_log_start_if_that_is_beyond_all_that_is_left() -> None:
+    row = row_at(5).row()
+    assert first_offset(row, []) == first_offset(row, [Entry(5, 6, 11)]) == 5
+    row.log_start_offset = 8
+    assert first_offset(row, []) == first_offset(row, [Entry(5, 6, 11)]) == 8
+    assert first_offset(row, [Entry(5, 8, 11)]) == 5
 
 
 def test_object_that_a_record_names_is_no_orphan() -> None:
