@@ -300,10 +300,11 @@ def named_twice(parts: Any, judgements: Any) -> Any:
 
 
 def state_from_memory(lead: Any) -> Any:
-    def wrong(self: LogHost, led: Any, row: Any, tail_epoch: Any) -> None:
-        lead(self, led, row, tail_epoch)
+    def wrong(self: LogHost, led: Any, row: Any, tail_epoch: Any) -> int:
+        first = lead(self, led, row, tail_epoch)
         if led.place in self.kept:
             self.logs[led.place].state = self.kept[led.place].state
+        return first
 
     return wrong
 
@@ -459,11 +460,11 @@ RULES = {
     ),
     "release-clean": Rule(
         "3", "the claim is released only when every partition was left clean",
-        always(True, (controller.Controller, "may_release")), RELEASES,
+        always(True, (controller.Controller, "may_release")), RELEASES._replace(longer=2),
     ),
     "release-final": Rule(
         "3", "once a release was sent, its controller appends nothing",
-        replaced(controller.Controller, "release", releasing_while_it_leads), RELEASES,
+        replaced(controller.Controller, "release", releasing_while_it_leads), RELEASES._replace(longer=2),
     ),
     "epoch-check": Rule(
         "4", "a part needs the current leader epoch",
@@ -531,7 +532,7 @@ RULES = {
     ),
     "first-offset": Rule(
         "5", "a log begins at the log start where that is beyond all that is left",
-        replaced(tails, "first_offset", lambda row, entries: row.end_offset), DELETIONS,
+        replaced(tails, "first_offset", lambda row, entries: row.end_offset), DELETIONS._replace(longer=2),
     ),
     "tail-in-log": Rule(
         "5", "under a new epoch with the old tail, the tail's entries of the log are kept",

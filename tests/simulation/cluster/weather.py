@@ -33,7 +33,7 @@ DELETIONS = Theme(
     {"crash": 2, "start": 3, "session": 3, "lose_disk": 1, "unclean": 3}, 1, {"deletions": 0.6, "retention": 0.3}
 )
 CHECKPOINTS = Theme({"election": 2, "pause": 2, "wake": 1.5, "cut": 1, "join": 1}, 1, {"checkpoints": 0.7})
-RELEASES = Theme({"shut_down": 1, "outsider": 3, "start": 4, "election": 0.2}, 2, {"haste": 0.03, "read_waits": 0.7})
+RELEASES = Theme({"shut_down": 1, "outsider": 3, "start": 4, "election": 0.2}, 1, {"haste": 0.03, "read_waits": 0.7})
 MERGES = Theme({"drain": 1, "election": 0.5}, 3)
 THEMES: tuple[Theme | None, ...] = (
     None, None, COPIES, MODES, TOPICS, CONTROLLERS, LEADERS, DELETIONS, CHECKPOINTS, RELEASES,
