@@ -117,8 +117,14 @@ def deleted(topic_id: bytes) -> Build:
 
 
 def configured(topic_id: bytes, mode: Mode) -> Build:
-    """Changes a topic's durability, if it is there."""
-    return lambda image: TopicConfigs(topic_id, {DURABILITY: mode.name.lower()}) if topic_id in image.by_id else None
+    """Changes a topic's durability, if it is there and has another."""
+    configs = {DURABILITY: mode.name.lower()}
+
+    def build(image: MetadataImage) -> MetadataRecord | None:
+        topic = image.by_id.get(topic_id)
+        return TopicConfigs(topic_id, configs) if topic is not None and topic.configs != configs else None
+
+    return build
 
 
 def grown(topic_id: bytes, partitions: int) -> Build:

@@ -205,7 +205,7 @@ class World:
             clients.step_producer()
         elif draw < 0.96:
             clients.step_transaction()
-        elif self.admin.waiting and rng.random() < 0.5:
+        elif self.admin.waiting and rng.random() < 0.1:
             self.admin.step()
         elif rng.random() < weather.deletions:
             clients.delete_records()
