@@ -101,6 +101,7 @@ class Controller:
         self._sealed: set[Log] = set()
         self._draft: _Draft | None = None  # not known to be stored
         self._changes: deque[MetadataChange] = deque()
+        self._unchanged: list[tuple[MetadataChange, int]] = []  # changes that are there already, as of a record
         self._change: tuple[MetadataChange, Any] | None = None  # as `_draft`
 
     @property
@@ -158,15 +159,21 @@ class Controller:
         logger.info("controller of epoch %d", self.epoch)
 
     def look(self) -> None:
-        """§3: one that finds a higher claim resigns. Waits for the store."""
+        """§3: one that finds a higher claim resigns. One that finds none answers changes that are there already: by a
+        copy that is superseded, nothing is. Waits for the store."""
         if self.phase not in (Phase.SEAL, Phase.LEAD, Phase.RELEASE):
             return
+        unchanged, self._unchanged = self._unchanged, []
         try:
             self._claims.look()
         except Superseded as error:
             self.resign(str(error))
         except StoreError as error:
+            self._unchanged += unchanged
             logger.debug("the claim could not be looked at: %s", error)
+        else:
+            for change, number in unchanged:
+                change.done(number)
 
     def release(self) -> bool:
         """§3: gives the cluster up for another etcd, a single broker or a job, if every row was left clean. By the last
@@ -277,7 +284,7 @@ class Controller:
             if payload is not None:
                 self._change = change, payload
             else:
-                change.done(copy.number)
+                self._unchanged.append((change, copy.number))
         change, payload = self._change
         try:
             number = copy.append(payload)

@@ -191,6 +191,19 @@ def dropping_what_changes_nothing(append: Any) -> Any:
     return wrong
 
 
+def answering_at_once(append: Any) -> Any:
+    """What is there already by the own copy is answered without a look at the claims."""
+
+    def wrong(self: Any) -> Any:
+        is_stored = append(self)
+        unchanged, self._unchanged = self._unchanged, []
+        for change, number in unchanged:
+            change.done(number)
+        return is_stored
+
+    return wrong
+
+
 def releasing_while_it_leads(self: Any) -> bool:
     """It goes on as the controller meanwhile."""
     if not self.leads or not self.may_release():
@@ -445,6 +458,11 @@ RULES = {
     "nothing-to-change": Rule(
         "3", "a change of the metadata that is there already is answered like one that is stored",
         wrapped(controller.Controller, "append_metadata", dropping_what_changes_nothing),
+    ),
+    "unchanged-look": Rule(
+        "3", "a change is said to be there already once the controller has found no higher claim",
+        wrapped(controller.Controller, "append_metadata", answering_at_once),
+        Theme({"election": 2, "topic": 2, "pause": 1.5, "wake": 2}, 2),
     ),
     "checkpoint-number": Rule(
         "3", "a checkpoint holds the state as of the record that it is named for",

@@ -295,7 +295,19 @@ def test_change_that_changes_nothing_is_answered_without_a_record() -> None:
     before = broker.ledger.positions
     broker.controller.submit(change)
     cluster.settle()
+    assert change.number == 0
+    broker.controller.look()
     assert (change.number, broker.ledger.positions) == (before.metadata, before)
+
+
+def test_superseded_controller_does_not_say_that_a_change_is_there() -> None:
+    cluster = running(2)
+    change = Change()
+    cluster.brokers[1].take_over()
+    cluster.brokers[0].controller.submit(change)
+    cluster.brokers[0].controller.append_metadata()
+    cluster.brokers[0].controller.look()
+    assert change.number == 0
 
 
 def test_broker_that_lacks_records_which_a_checkpoint_replaced_loads_the_log() -> None:
