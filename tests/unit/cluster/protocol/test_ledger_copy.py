@@ -231,3 +231,20 @@ def test_record_of_an_unknown_kind_is_refused() -> None:
     log.append("pictures", "x")
     with pytest.raises(CorruptionError, match="newer kbroker"):
         copy_of(store)
+
+
+def test_checkpoint_has_the_state_as_of_its_number_whatever_is_appended_while_it_is_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = MemoryStore()
+    writer = copy_of(store, writer=1)
+    writer.append("one")
+    words = list(writer.state.words)
+
+    def stored() -> list[str]:
+        writer.append("two")
+        return words
+
+    monkeypatch.setattr(writer.state, "snapshot", lambda: stored)
+    assert writer.checkpoint()
+    assert copy_of(store).state.words == ["one", "two"]
