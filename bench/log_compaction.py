@@ -39,6 +39,8 @@ from kbroker.storage.formats.klix import KlixFooter, encode_object
 from kbroker.storage.formats.object_keys import ObjectKeys, klix_key
 from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.manifest.manifest import Manifest
+from kbroker.storage.manifest.partition_state import RefRow
+from kbroker.storage.manifest.record import FileEntry, ManifestRecord, PartitionDelta
 from kbroker.storage.stores.object_store import ObjectStore
 from kbroker.storage.stores.store_url import open_store
 from kbroker.topic_config import parse_topic_config
@@ -127,7 +129,7 @@ class _Batches:
         self._records = _Records(source, self._rng)
         self._codec = CODECS[source.codec]
         self._open: dict[int, tuple[int, int]] = {}  # producer -> (first offset, batches)
-        self.aborted: list[list[int]] = []
+        self.aborted: list[tuple[int, int, int, int]] = []
         self.next_offset = 0
         self.plain_bytes = 0
 
@@ -162,7 +164,7 @@ class _Batches:
         first, _ = self._open.pop(producer)
         commit = self._rng.random() > 1 / 3
         if not commit:
-            self.aborted.append([producer, first, self.next_offset, self.next_offset + 1])
+            self.aborted.append((producer, first, self.next_offset, self.next_offset + 1))
         batch = build_control_batch(
             int(commit), producer_id=producer, producer_epoch=0, coordinator_epoch=1, timestamp_ms=NOW_MS,
             base_offset=self.next_offset, leader_epoch=1,
@@ -186,7 +188,8 @@ def fill(place: Place, source: Input) -> int:
     if held:
         put_object(store, manifest, b"".join(held))
     if batches.aborted:
-        manifest.commit({"p": {TOPIC_ID.hex(): {"0": {"a": sorted(batches.aborted, key=lambda entry: entry[2])}}}})
+        aborted = tuple(sorted(batches.aborted, key=lambda entry: entry[2]))
+        manifest.commit(ManifestRecord(partitions={(TOPIC_ID, 0): PartitionDelta(aborted=aborted)}))
     store.close()
     return batches.plain_bytes
 
@@ -199,9 +202,10 @@ def put_object(store: ObjectStore, manifest: Manifest, batches: bytes) -> None:
     key = klix_key(TOPIC, TOPIC_ID, 0, footer.base_offset)
     crc, end = crc32c(image), footer.end_offset
     meta = store.put(KEYS.full(key), image, crc32c=crc)
-    row = [0, footer.base_offset, end, 0, len(image), crc, 1, footer.max_timestamp, footer.record_count]
-    delta = {"e": end, "l": end, "r": [row]}
-    manifest.commit({"f": [[key, len(image), meta.etag, crc]], "p": {TOPIC_ID.hex(): {"0": delta}}})
+    row = RefRow(footer.base_offset, end, 0, len(image), crc, 1, footer.max_timestamp, footer.record_count, 0, 0)
+    delta = PartitionDelta(end_offset=end, last_stable_offset=end, added=(row,))
+    file = FileEntry(key, len(image), meta.etag, crc)
+    manifest.commit(ManifestRecord(files=(file,), partitions={(TOPIC_ID, 0): delta}))
 
 
 def _status_bytes(field: str) -> int:

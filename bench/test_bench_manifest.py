@@ -25,9 +25,6 @@ from kbroker.storage.manifest.record_encode import encode_record
 PARTS = int(os.environ.get("KBROKER_BENCH_PARTS", 1000))
 PARTS_A_PACK = 80
 TOPICS = [bytes([n]) * 16 for n in range(10)]
-NOTHING: dict[str, Any] = {
-    "wal": None, "files": (), "partitions": {}, "dropped_topics": (), "queued": (), "deleted": (),
-}  # fmt: skip
 
 
 def led_image() -> ManifestImage:
@@ -37,8 +34,8 @@ def led_image() -> ManifestImage:
     registration = Registration(1, "a", 1, "n", "p", "r", "l", "v", True)
     rows = tuple(NewPartition(*place, Mode.OBJECT) for place in places)
     moves = tuple(Move(*place, 1, 5, ("a", 5), False, False) for place in places)
-    apply_record(image, ManifestRecord(1, **NOTHING, registrations=(registration,)))
-    apply_record(image, ManifestRecord(1, **NOTHING, new_partitions=rows, moves=moves))
+    apply_record(image, ManifestRecord(1, registrations=(registration,)))
+    apply_record(image, ManifestRecord(1, new_partitions=rows, moves=moves))
     return image
 
 

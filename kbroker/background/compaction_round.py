@@ -27,6 +27,7 @@ from kbroker.storage.formats.object_keys import KlixKey, ObjectKeys, klix_key
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.manifest.partition_state import KLIX, AbortedTransaction, ObjectRef
+from kbroker.storage.manifest.record import ManifestRecord, PartitionDelta
 from kbroker.storage.rewrite.object_swap import ReservedKeys, are_current
 from kbroker.storage.stores.object_store import ObjectStore
 
@@ -239,23 +240,24 @@ class CompactionRound:
         obsolete = False
         gone = batches.aborted_without_batches()
 
-        def change(image: ManifestImage) -> dict[str, Any] | None:
+        def change(image: ManifestImage) -> ManifestRecord | None:
             nonlocal obsolete
             if partition.deleted or not self._is_current(image, outputs):
                 obsolete = True
                 return None
-            delta: dict[str, Any] = {"c": map_end, "k": gone}
-            if batches.horizon_ms >= 0:
-                delta["z"] = batches.horizon_ms
-            if outputs:
-                delta["r"] = [output.row(place).reference() for place, output in enumerate(outputs)]
-                delta["m"] = [ref.base_offset for ref in self._inputs]
-                delta["g"] = self._config.file_delete_delay_ms
+            delta = PartitionDelta(
+                grace_ms=self._config.file_delete_delay_ms if outputs else 0,
+                removed=tuple(ref.base_offset for ref in self._inputs) if outputs else (),
+                added=tuple(output.row(place) for place, output in enumerate(outputs)),
+                clean_offset=map_end,
+                aborted_gone=tuple(gone),
+                horizon_ms=batches.horizon_ms if batches.horizon_ms >= 0 else None,
+            )
             self._keys.handed_over()
-            return {
-                "f": [output.file() for output in outputs],
-                "p": {partition.topic_id.hex(): {str(partition.index): delta}},
-            }
+            return ManifestRecord(
+                files=tuple(output.file() for output in outputs),
+                partitions={(partition.topic_id, partition.index): delta},
+            )
 
         self._tools.manifest.commit(change, lambda: partition.log.note_cleaned(batches.changed_end, gone))
         if obsolete:

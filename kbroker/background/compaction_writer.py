@@ -13,6 +13,7 @@ from kbroker._fast.base.crc32c import combine, crc32c
 from kbroker._fast.records.time_bounds import time_bounds
 from kbroker.storage.formats.klix import ENTRY_BYTES, TRAILER_BYTES, encode_footer
 from kbroker.storage.manifest.partition_state import RefRow, times_of
+from kbroker.storage.manifest.record import FileEntry
 from kbroker.storage.stores.joined_body import JoinedBody
 from kbroker.storage.stores.object_store import BytesBody, ObjectMeta, ObjectStore, StoreError, UploadedPart
 
@@ -49,9 +50,9 @@ class WrittenObject:
     min_timestamp: int
     late_ms: int
 
-    def file(self) -> list[object]:
+    def file(self) -> FileEntry:
         """Its entry in the record's list of objects."""
-        return [self.key, self.meta.size, self.meta.etag, self.crc32c]
+        return FileEntry(self.key, self.meta.size, self.meta.etag, self.crc32c)
 
     def row(self, place: int) -> RefRow:
         """Its reference; `place` is that of its entry in the list."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from kbroker import limits
 from kbroker.background.job_holds import read_note
@@ -12,6 +11,7 @@ from kbroker.storage.flush.upload import Claim
 from kbroker.storage.formats.object_keys import KlixKey, ObjectKeys
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.manifest import Manifest
+from kbroker.storage.manifest.record import ManifestRecord
 from kbroker.storage.rewrite.swap_proposal import JOB, PROPOSAL, RESULT, TAG_LENGTH, proposal_key
 from kbroker.storage.stores.object_store import ObjectMeta, ObjectStore
 
@@ -66,12 +66,12 @@ class DeadJobs:
     def _queue(self, keys: list[str]) -> int:
         queued = 0
 
-        def change(image: ManifestImage) -> dict[str, Any] | None:
+        def change(image: ManifestImage) -> ManifestRecord | None:
             nonlocal queued
             due_ms = self._clock.now_ms() + ORPHAN_GRACE_MS
-            unknown = [[key, due_ms] for key in keys if not image.is_known(key)]
+            unknown = tuple((key, due_ms) for key in keys if not image.is_known(key))
             queued = len(unknown)
-            return {"q": unknown} if unknown else None
+            return ManifestRecord(queued=unknown) if unknown else None
 
         if keys:
             self._manifest.commit(change)

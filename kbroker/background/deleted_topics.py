@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from kbroker.errors import StartError
 from kbroker.log.log_table import LogTable
 from kbroker.log.segment_names import SegmentNames
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.manifest import Manifest
+from kbroker.storage.manifest.record import ManifestRecord
 
 NAMES_CLEARED = 100  # a listing each
 
@@ -38,14 +38,14 @@ class DeletedTopics:
         if self._segments is not None:
             self._segments.dropped(topics)
 
-        def change(image: ManifestImage) -> dict[str, Any] | None:
+        def change(image: ManifestImage) -> ManifestRecord | None:
             # Also without flushed data: an orphan of a crash is then known to be of a deleted topic.
-            news = {
-                topic_id.hex(): grace_ms
+            news = tuple(
+                (topic_id, grace_ms)
                 for topic_id, grace_ms in topics.items()
                 if topic_id in image.partitions or topic_id not in image.dropped
-            }
-            return {"d": news} if news else None
+            )
+            return ManifestRecord(dropped_topics=news) if news else None
 
         self._manifest.commit(change)
         with self._lock:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from kbroker.clock import Clock
 from kbroker.log.segment_names import SegmentNames, with_indexes
@@ -11,6 +10,7 @@ from kbroker.storage.flush.upload import Claim
 from kbroker.storage.formats.kfs_keys import SEGMENT_SUFFIX
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.manifest import Manifest
+from kbroker.storage.manifest.record import ManifestRecord
 from kbroker.storage.stores.object_store import ObjectStore
 
 DELETE_BATCH_KEYS = 1_000  # one DeleteObjects request
@@ -49,7 +49,7 @@ class ObjectDeletion:
             if self._claim is not None:
                 self._claim.check()
             self._delete(due)
-            self._manifest.commit({"x": due})
+            self._manifest.commit(ManifestRecord(deleted=tuple(due)))
             deleted += len(due)
         if self._segments is not None:
             self._segments.clear()
@@ -73,7 +73,8 @@ class ObjectDeletion:
             self._segments.delete(with_indexes(segments))
 
 
-def _expired_reservations(now_ms: int, image: ManifestImage) -> dict[str, Any] | None:
+def _expired_reservations(now_ms: int, image: ManifestImage) -> ManifestRecord | None:
     """The record that queues the keys of expired reservations."""
     expired = [key for key, due_ms in image.reserved.items() if due_ms <= now_ms and not image.is_live(key)]
-    return {"q": [[key, now_ms] for key in expired[:DELETE_BATCH_KEYS]]} if expired else None
+    queued = tuple((key, now_ms) for key in expired[:DELETE_BATCH_KEYS])
+    return ManifestRecord(queued=queued) if queued else None

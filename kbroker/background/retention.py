@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from kbroker import limits
 from kbroker._fast.partition.partition import Partition
@@ -28,6 +27,7 @@ from kbroker.storage.ledger.ownership import Superseded
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.manifest.partition_state import PartitionState, RefRow
+from kbroker.storage.manifest.record import ManifestRecord, PartitionDelta, PartitionId
 from kbroker.storage.stores.object_store import ObjectStore, StoreError
 from kbroker.topic_config import TopicConfig
 
@@ -191,21 +191,22 @@ class Retention:
         targets: list[tuple[Partition, int]] = []
         objects = size = 0
 
-        def change(image: ManifestImage) -> dict[str, Any] | None:
+        def change(image: ManifestImage) -> ManifestRecord | None:
             nonlocal objects, size
-            partitions: dict[str, dict[str, Any]] = {}
+            partitions: dict[PartitionId, PartitionDelta] = {}
             for partition, config in expired:
                 state = image.partition(partition.topic_id, partition.index)
                 if state is None or partition.deleted:
                     continue
                 target = self._target(partition, state, config)
                 if target > state.log_start_offset:
-                    delta = {"s": target, "g": config.file_delete_delay_ms}
-                    partitions.setdefault(partition.topic_id.hex(), {})[str(partition.index)] = delta
+                    partitions[partition.topic_id, partition.index] = PartitionDelta(
+                        log_start_offset=target, grace_ms=config.file_delete_delay_ms
+                    )
                     targets.append((partition, target))
                     rows = state.rows(0, state.index_of(target))
                     objects, size = objects + len(rows), size + int(rows[:, LENGTH_COLUMN].sum())
-            return {"p": partitions} if partitions else None
+            return ManifestRecord(partitions=partitions) if partitions else None
 
         def before_apply() -> None:
             for partition, target in targets:

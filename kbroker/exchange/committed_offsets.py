@@ -7,7 +7,6 @@ transactions settled and without removed ones. Group members are not taken; they
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
 
 from kbroker._fast.base.crc32c import crc32c
 from kbroker._fast.records.records import build_batch, iter_batches, iter_records, parse_marker
@@ -21,7 +20,8 @@ from kbroker.errors import CorruptionError, KafkaError, ProtocolError, StartErro
 from kbroker.exchange.import_target import ImportTarget
 from kbroker.storage.formats.klix import encode_object
 from kbroker.storage.formats.object_keys import klix_key
-from kbroker.storage.manifest.partition_state import PartitionState
+from kbroker.storage.manifest.partition_state import PartitionState, RefRow, pack_times
+from kbroker.storage.manifest.record import FileEntry, ManifestRecord, PartitionDelta, PartitionId
 from kbroker.storage.stores.object_store import NotFound
 
 RECORDS_PER_BATCH = 1_000
@@ -91,22 +91,18 @@ def write_offsets(offsets: Mapping[OffsetKey, OffsetAndMetadata], target: Import
     for (group, name, partition), value in offsets.items():
         home = group_partition(group, topic.partitions)
         by_partition.setdefault(home, []).append(OffsetRecord(group, name, partition, value))
-    files: list[list[object]] = []
-    deltas: dict[str, dict[str, Any]] = {}
+    files: list[FileEntry] = []
+    deltas: dict[PartitionId, PartitionDelta] = {}
     for home, records in sorted(by_partition.items()):
-        _store(target, topic, home, records, files, deltas)
-    target.commit([{"f": files, "p": {topic.topic_id.hex(): deltas}}])
+        file, deltas[topic.topic_id, home] = _store(target, topic, home, records, len(files))
+        files.append(file)
+    target.commit([ManifestRecord(files=tuple(files), partitions=deltas)])
     return len(offsets)
 
 
 def _store(
-    target: ImportTarget,
-    topic: TopicImage,
-    partition: int,
-    records: list[OffsetRecord],
-    files: list[list[object]],
-    deltas: dict[str, dict[str, Any]],
-) -> None:
+    target: ImportTarget, topic: TopicImage, partition: int, records: list[OffsetRecord], place: int
+) -> tuple[FileEntry, PartitionDelta]:
     state = target.cluster.manifest.image.partition(topic.topic_id, partition) or PartitionState(b"", partition)
     base = offset = max(state.end_offset, state.log_start_offset)
     timestamp = max((r.value.commit_timestamp_ms for r in records if r.value is not None), default=-1)
@@ -120,11 +116,14 @@ def _store(
     key = _free_key(target, topic, partition, base)
     crc = crc32c(body)
     meta = target.objects.put(target.cluster.keys.full(key), body, if_none_match=True, crc32c=crc)
-    ref = [len(files), base, offset, 0, meta.size, crc, target.epoch, timestamp, len(records)]
-    files.append([key, meta.size, meta.etag, crc])
-    delta: dict[str, Any] = {"e": offset, "r": [ref], "h": [[target.epoch, base]]}
-    delta["l"] = min([offset, *(first for _, first in state.open_transactions)])
-    deltas[str(partition)] = delta
+    times = pack_times(-1, -1)
+    delta = PartitionDelta(
+        end_offset=offset,
+        last_stable_offset=min([offset, *(first for _, first in state.open_transactions)]),
+        leader_epochs=((target.epoch, base),),
+        added=(RefRow(base, offset, 0, meta.size, crc, target.epoch, timestamp, len(records), times, place),),
+    )
+    return FileEntry(key, meta.size, meta.etag, crc), delta
 
 
 def _free_key(target: ImportTarget, topic: TopicImage, partition: int, base: int) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from kbroker.app.config import BrokerConfig
 from kbroker.app.data_dir import DataDir, Identity
@@ -23,6 +22,7 @@ from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.ledger.numbered_log import Fenced
 from kbroker.storage.ledger.ownership import Superseded, newest_claim
+from kbroker.storage.manifest.record import ManifestRecord
 from kbroker.storage.stores.object_store import StoreError
 
 RELEASE_SECONDS = 30.0
@@ -87,7 +87,7 @@ class ImportTarget:
                 f"{holder.pid}): stop that broker, or start and stop one on its data directory; nothing was changed"
             )
 
-    def commit(self, records: Sequence[dict[str, Any]]) -> None:
+    def commit(self, records: Sequence[ManifestRecord]) -> None:
         """Manifest records, one after another. Raises StartError; earlier records stay, and do no harm."""
         try:
             for record in records:

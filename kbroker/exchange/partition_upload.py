@@ -9,7 +9,7 @@ import os
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from kbroker.storage.flush.fold import PartitionFold
 from kbroker.storage.formats.klix import encode_footer
 from kbroker.storage.formats.object_keys import ObjectKeys, klix_key
 from kbroker.storage.manifest.partition_state import PartitionState, ProducerEntry, trim_epochs
+from kbroker.storage.manifest.record import PartitionDelta
 from kbroker.storage.stores.object_store import ObjectMeta, ObjectStore
 
 # Imported logs have gaps from compaction, which only objects with a generation may have.
@@ -51,7 +52,7 @@ class ImportedPartition:
     base_offset: int  # of the first object; below the log start when that is inside of a batch
     end_offset: int
     objects: list[WrittenObject]
-    delta: dict[str, Any]  # of a manifest record, without its objects
+    delta: PartitionDelta  # without its objects
     leader_epoch: int
     producer_id_max: int
     data_bytes: int = 0
@@ -172,8 +173,7 @@ class PartitionUpload:
         if self._writer is None:
             self._base_offset = log_start = end_offset
         objects = self._writer.finish(end_offset) if self._writer is not None else []
-        touched = self._fold.delta(end_offset).get("b", [])
-        newest = {row[0]: (*row[:5], tuple(tuple(batch) for batch in row[5])) for row in touched}
+        newest = {entry[0]: entry for entry in self._fold.delta(end_offset).producers}
         producers: dict[int, ProducerEntry] = {**self._state.producers, **(kept or {}), **newest}
         delta = self._delta(producers, log_start, end_offset)
         return ImportedPartition(
@@ -187,24 +187,20 @@ class PartitionUpload:
             leader_epoch=self._fold.last_epoch,
             producer_id_max=max(producers, default=-1),
             data_bytes=self._data_bytes,
-            open_transactions=len(delta.get("o", [])),
+            open_transactions=len(delta.open_transactions or ()),
         )
 
-    def _delta(self, producers: dict[int, ProducerEntry], log_start: int, end_offset: int) -> dict[str, Any]:
+    def _delta(self, producers: dict[int, ProducerEntry], log_start: int, end_offset: int) -> PartitionDelta:
         folded = self._fold.delta(end_offset)
-        delta: dict[str, Any] = {"e": end_offset, "l": max(folded["l"], log_start)}
-        opened = [[entry[0], entry[4]] for entry in producers.values() if entry[4] >= 0]
-        if opened:
-            delta["o"] = sorted(opened)
-        epochs = trim_epochs(tuple(self._fold.leader_epochs), log_start)
-        if epochs:
-            delta["h"] = [list(pair) for pair in epochs]
-        aborted = [list(entry) for entry in self._fold.aborted if entry[2] >= log_start]
-        if aborted:
-            delta["a"] = aborted
-        if producers:
-            delta["b"] = [[*entry[:5], [list(batch) for batch in entry[5]]] for entry in producers.values()]
-        return delta
+        opened = tuple(sorted((entry[0], entry[4]) for entry in producers.values() if entry[4] >= 0))
+        return PartitionDelta(
+            end_offset=end_offset,
+            last_stable_offset=max(folded.last_stable_offset or 0, log_start),
+            open_transactions=opened or None,
+            leader_epochs=trim_epochs(folded.leader_epochs, log_start),
+            aborted=tuple(entry for entry in folded.aborted if entry[2] >= log_start),
+            producers=tuple(producers.values()),
+        )
 
     def _new_writer(self, base_offset: int) -> OutputWriter:
         return OutputWriter(

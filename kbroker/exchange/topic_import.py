@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from kbroker.cluster.image import TopicImage
 from kbroker.cluster.topic_rules import check_name, check_partition_count
@@ -13,9 +13,9 @@ from kbroker.errors import KafkaError
 from kbroker.exchange.import_target import ImportTarget
 from kbroker.exchange.partition_upload import ImportedPartition
 from kbroker.exchange.source_error import EpochPassed, SourceError
-from kbroker.storage.manifest.record import VERSION as MANIFEST_VERSION
-from kbroker.storage.manifest.record import parse_record
-from kbroker.storage.manifest.record_check import check_record
+from kbroker.storage.manifest.checked_columns import check_columns
+from kbroker.storage.manifest.record import FileEntry, ManifestRecord, PartitionDelta, PartitionId
+from kbroker.storage.manifest.record_encode import encode_record
 from kbroker.storage.stores.object_store import StoreError
 
 T = TypeVar("T")
@@ -114,15 +114,14 @@ class TopicImport:
             self._on_partition(part)
         return parts
 
-    def _check(self, stored: Sequence[Sequence[ImportedPartition]], records: Sequence[dict[str, Any]]) -> None:
+    def _check(self, stored: Sequence[Sequence[ImportedPartition]], records: Sequence[ManifestRecord]) -> None:
         """Finds before the first record what would be refused after it."""
         highest = max((part.leader_epoch for parts in stored for part in parts), default=-1)
         if highest >= self.target.epoch:
             raise EpochPassed(highest)
         for record in records:
-            if record.get("f") is not None:
-                parsed = parse_record({"v": MANIFEST_VERSION, "t": 0, **record}, "import")
-                check_record(self.target.cluster.manifest.image, parsed, "import")
+            if record.files:
+                check_columns(self.target.cluster.manifest.image, encode_record(record), "import")
 
     def _drop_stored(self) -> None:
         keys = self.target.cluster.keys
@@ -139,22 +138,21 @@ def _checked(check: Callable[[T], None], value: T, name: str = "") -> None:
         raise SourceError(f"{name}: {error}" if name else str(error)) from None
 
 
-def _records(topic: TopicImage, parts: Sequence[ImportedPartition]) -> list[dict[str, Any]]:
+def _records(topic: TopicImage, parts: Sequence[ImportedPartition]) -> list[ManifestRecord]:
     """Manifest records of a topic. A log start inside a batch takes a second one, after the objects."""
-    files: list[list[object]] = []
-    deltas: dict[str, dict[str, Any]] = {}
-    moved: dict[str, dict[str, Any]] = {}
+    files: list[FileEntry] = []
+    deltas: dict[PartitionId, PartitionDelta] = {}
+    moved: dict[PartitionId, PartitionDelta] = {}
     for part in parts:
-        delta = {**part.delta, "r": []}
-        for written in part.objects:
-            delta["r"].append(written.row(len(files)).reference())
-            files.append(written.file())
-        if part.base_offset:
-            delta["s"] = part.base_offset
+        place = topic.topic_id, part.partition
+        deltas[place] = part.delta._replace(
+            log_start_offset=part.base_offset or None,
+            added=tuple(written.row(len(files) + n) for n, written in enumerate(part.objects)),
+        )
+        files += [written.file() for written in part.objects]
         if part.log_start_offset > part.base_offset:
-            moved[str(part.partition)] = {"s": part.log_start_offset}
-        deltas[str(part.partition)] = delta
-    records: list[dict[str, Any]] = [{"f": files, "p": {topic.topic_id.hex(): deltas}}]
+            moved[place] = PartitionDelta(log_start_offset=part.log_start_offset)
+    records = [ManifestRecord(files=tuple(files), partitions=deltas)]
     if moved:
-        records.append({"p": {topic.topic_id.hex(): moved}})
+        records.append(ManifestRecord(partitions=moved))
     return records

@@ -20,6 +20,7 @@ from kbroker.log.log_table import LogTable
 from kbroker.storage.ledger.numbered_log import Fenced
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.manifest import Manifest
+from kbroker.storage.manifest.record import ManifestRecord, PartitionDelta, PartitionId
 from kbroker.storage.stores.object_store import StoreError
 
 logger = logging.getLogger(__name__)
@@ -173,17 +174,18 @@ class LogStarts:
             self._manifest.commit(lambda image: self._introduction(image, targets))
         moved: list[Target] = []
 
-        def change(image: ManifestImage) -> dict[str, Any] | None:
-            deltas: dict[str, dict[str, Any]] = {}
+        def change(image: ManifestImage) -> ManifestRecord | None:
+            deltas: dict[PartitionId, PartitionDelta] = {}
             for partition, offset in targets:
                 state = image.partition(partition.topic_id, partition.index)
                 topic_log = self._table.by_id.get(partition.topic_id)
                 if state is None or topic_log is None or partition.deleted or offset <= state.log_start_offset:
                     continue
-                delta = {"s": offset, "g": topic_log.config.file_delete_delay_ms}
-                deltas.setdefault(partition.topic_id.hex(), {})[str(partition.index)] = delta
+                deltas[partition.topic_id, partition.index] = PartitionDelta(
+                    log_start_offset=offset, grace_ms=topic_log.config.file_delete_delay_ms
+                )
                 moved.append((partition, offset))
-            return {"p": deltas} if deltas else None
+            return ManifestRecord(partitions=deltas) if deltas else None
 
         def before_apply() -> None:
             for partition, offset in moved:
@@ -191,9 +193,10 @@ class LogStarts:
 
         self._manifest.commit(change, before_apply)
 
-    def _introduction(self, image: ManifestImage, targets: Sequence[Target]) -> dict[str, Any] | None:
-        deltas: dict[str, dict[str, Any]] = {}
-        for partition, _ in targets:
-            if not partition.deleted and image.partition(partition.topic_id, partition.index) is None:
-                deltas.setdefault(partition.topic_id.hex(), {})[str(partition.index)] = {}
-        return {"p": deltas} if deltas else None
+    def _introduction(self, image: ManifestImage, targets: Sequence[Target]) -> ManifestRecord | None:
+        deltas = {
+            (partition.topic_id, partition.index): PartitionDelta()
+            for partition, _ in targets
+            if not partition.deleted and image.partition(partition.topic_id, partition.index) is None
+        }
+        return ManifestRecord(partitions=deltas) if deltas else None

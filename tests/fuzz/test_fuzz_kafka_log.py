@@ -35,7 +35,9 @@ from kbroker.exchange.kafka_log.txn_index import encode_txn_index, parse_txn_ind
 from kbroker.exchange.source_error import SourceError
 from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.record import ManifestRecord
 from kbroker.storage.manifest.record_apply import apply_payload
+from kbroker.storage.manifest.record_encode import encode_record
 from kbroker.storage.read.object_audit import BucketAudit
 from kbroker.storage.stores.memory_store import MemoryStore
 from tests.unit.exchange.kafka_log.kafka_log_builder import data_batch, marker, write_segments
@@ -164,9 +166,10 @@ def check(folder: PartitionFolder, cut: bool) -> bool:
     try:
         part = PartitionImport(store, keys, folder, TOPIC_ID, cut=cut).run()
         image = ManifestImage(keys.root)
-        files = [written.file() for written in part.objects]
-        delta = {**part.delta, "s": part.base_offset, "r": [o.row(n).reference() for n, o in enumerate(part.objects)]}
-        apply_payload(image, {"v": 1, "t": 0, "f": files, "p": {TOPIC_ID.hex(): {"0": delta}}})
+        files = tuple(written.file() for written in part.objects)
+        added = tuple(written.row(place) for place, written in enumerate(part.objects))
+        delta = part.delta._replace(log_start_offset=part.base_offset, added=added)
+        apply_payload(image, encode_record(ManifestRecord(files=files, partitions={(TOPIC_ID, 0): delta})))
     except (CorruptionError, SourceError):
         return False
     apply_payload(image, {"v": 1, "t": 0, "p": {TOPIC_ID.hex(): {"0": {"s": part.log_start_offset}}}})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import struct
 import time
@@ -18,14 +19,14 @@ from kbroker.storage.formats.object_keys import klix_key, pack_key
 from kbroker.storage.manifest import partition_state
 from kbroker.storage.manifest.checkpoint import read_checkpoint, write_checkpoint
 from kbroker.storage.manifest.image import ManifestImage
-from kbroker.storage.manifest.leadership import Mode, ModeChange, Move, NewPartition, Registration
+from kbroker.storage.manifest.leadership import NO_EPOCH, NO_LEADER, Mode, ModeChange, Move, NewPartition, Registration
 from kbroker.storage.manifest.partition_state import BLOCK_ROWS, SPAN_MAX, RefRow, pack_times
-from kbroker.storage.manifest.record import FileEntry, ManifestRecord, PartitionDelta
+from kbroker.storage.manifest.record import FileEntry, ManifestRecord, PartitionDelta, parse_record
 from kbroker.storage.manifest.record_apply import apply_payload, apply_record
 from kbroker.storage.manifest.record_check import check_record
 from kbroker.storage.manifest.record_columns import HEADER, TABLES
 from kbroker.storage.manifest.record_decode import read_record
-from kbroker.storage.manifest.record_encode import encode_record
+from kbroker.storage.manifest.record_encode import encode_json, encode_record, without_times
 from tests.reference import manifest_record_twin as twin
 
 SECONDS = float(environ.get("KBROKER_FUZZ_SECONDS", "2"))
@@ -111,6 +112,43 @@ def test_a_record_is_read_as_it_was_written_and_as_the_twin_reads_it(record: Man
     data = encode_record(record)
     assert data == twin.encode(record)
     assert read_record(data, "record 7") == twin.decode(data) == record
+
+
+@given(records())
+@settings(deadline=None)
+def test_a_record_without_leaders_is_read_from_json_as_it_was_written(record: ManifestRecord) -> None:
+    partitions = {
+        place: delta._replace(number=NO_LEADER, leader_epoch=NO_EPOCH) for place, delta in record.partitions.items()
+    }
+    dropped = tuple(dict(record.dropped_topics).items())
+    plain = ManifestRecord(
+        record.time_ms, record.wal, record.files, partitions, dropped, record.queued, record.deleted, record.reserved
+    )
+    for version, expected in ((1, without_times(plain)), (2, plain)):
+        stored = json.loads(json.dumps(encode_json(plain, version)))
+        assert stored["v"] == version
+        assert parse_record(stored, "record 7") == expected
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"fences": (1,)},
+        {"modes": (ModeChange(TOPICS[0], 0, Mode.WAL),)},
+        {"partitions": {(TOPICS[0], 0): PartitionDelta(number=1, leader_epoch=1)}},
+    ],
+)
+def test_json_cannot_say_which_broker_leads(content: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="version 2 cannot say which broker leads"):
+        encode_json(ManifestRecord(**content), 2)
+
+
+def test_a_value_that_its_column_cannot_hold_is_never_written() -> None:
+    row = RefRow(0, 1, 0, 1, -1, 1, 1, 1, 0, 0)
+    partitions = {(TOPICS[0], 0): PartitionDelta(added=(row,))}
+    record = ManifestRecord(files=(FileEntry("k", 1, "e", 1),), partitions=partitions)
+    with pytest.raises(ValueError, match="column crc32c of table added"):
+        encode_record(record)
 
 
 def plausible(draw: random.Random, image: ManifestImage, serial: int) -> ManifestRecord:

@@ -12,7 +12,8 @@ from kbroker.storage.manifest.files import FileTable
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.keys import FORM_MD5
 from kbroker.storage.manifest.manifest import Manifest
-from kbroker.storage.manifest.partition_state import BLOCK_ROWS, PartitionState, RowBlock, pack_times
+from kbroker.storage.manifest.partition_state import BLOCK_ROWS, PartitionState, RefRow, RowBlock, pack_times
+from kbroker.storage.manifest.record import FileEntry, ManifestRecord, PartitionDelta
 
 OBJECT_BYTES = 1 << 20
 OFFSETS = 1_000  # in one object
@@ -91,7 +92,7 @@ def add_partitions(image: ManifestImage, topic_id: bytes, partitions: int, rows:
         state.leader_epochs = ((1, 0),)
 
 
-def flush_record(manifest: Manifest, topic: str, topic_id: bytes, partitions: int, name: int) -> dict[str, Any]:
+def flush_record(manifest: Manifest, topic: str, topic_id: bytes, partitions: int, name: int) -> ManifestRecord:
     """What a flush of one small object, or of a pack with an image of each partition, would commit."""
     key = f"_packs/0000000009-{name:020d}.pack" if partitions > 1 else ""
     deltas = {}
@@ -100,6 +101,6 @@ def flush_record(manifest: Manifest, topic: str, topic_id: bytes, partitions: in
         assert state is not None
         end = state.end_offset
         key = key or klix_key(topic, topic_id, partition, end)
-        row = [0, end, end + 1, partition * 100, 100, 1, 1, FIRST_MS, 1]
-        deltas[str(partition)] = {"e": end + 1, "l": end + 1, "r": [row]}
-    return {"f": [[key, partitions * 100, "e", 1]], "p": {topic_id.hex(): deltas}}
+        row = RefRow(end, end + 1, partition * 100, 100, 1, 1, FIRST_MS, 1, 0, 0)
+        deltas[topic_id, partition] = PartitionDelta(end_offset=end + 1, last_stable_offset=end + 1, added=(row,))
+    return ManifestRecord(files=(FileEntry(key, partitions * 100, "e", 1),), partitions=deltas)

@@ -32,6 +32,7 @@ from kbroker.storage.stores.object_store import NotFound
 from kbroker.storage.stores.store_url import open_store
 from kbroker.topic_config import parse_topic_config
 from tests.crash.small_broker import connect, free_port, in_folder, metrics, peak_rss_bytes, small_broker
+from tests.unit.storage.manifest.changes import change_of
 
 OBJECTS = 1_000_000
 PARTITIONS = 10_000
@@ -140,7 +141,7 @@ def test_a_manifest_of_a_million_objects_stays_in_its_bounds(shape: str) -> None
     facts: dict[str, float] = {}
     owner = Manifest(NumberedLog(store, KEYS.manifest_dir, 1, bytes(16)), clock, root=KEYS.root)
     owner.load()
-    owner.commit({"w": ["dir", 1]})  # seals
+    owner.commit(change_of({"w": ["dir", 1]}))  # seals
     SHAPES[shape](owner.image)
     facts["checkpoint_seconds"] = timed(owner.checkpoint)
     stored = list(store.list(KEYS.root))
@@ -161,7 +162,7 @@ def test_a_manifest_of_a_million_objects_stays_in_its_bounds(shape: str) -> None
     facts["memory_mb"] = image.memory_bytes / 1e6
     facts["log_dirs_ms"] = 1e3 * timed(lambda: [image.partition(TOPIC, n).data_bytes for n in range(partitions)])
 
-    manifest.commit({"w": ["dir", 2]})
+    manifest.commit(change_of({"w": ["dir", 2]}))
     record = flush_record(manifest, "t", TOPIC, 1, 1)
     facts["commit_one_ms"] = 1e3 * timed(lambda: manifest.commit(record))
     record = flush_record(manifest, "t", TOPIC, partitions, 2)
@@ -254,7 +255,7 @@ def fill(folder: Path) -> None:
     log = NumberedLog(store, keys.manifest_dir, owned.epoch, bytes([owned.epoch]) * 16)
     manifest = Manifest(log, clock, root=keys.root)
     manifest.load()
-    manifest.commit({"w": ["another broker's", 1]})
+    manifest.commit(change_of({"w": ["another broker's", 1]}))
     topic_id = topic_id_of(store, keys)
     of_objects(manifest.image, "t", topic_id, PARTITIONS, OBJECTS)
     manifest.checkpoint()

@@ -12,6 +12,8 @@ from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.partition_state import RefRow
 from kbroker.storage.manifest.record import FileEntry, ManifestRecord, PartitionDelta
 from kbroker.storage.manifest.record_apply import apply_record
+from kbroker.storage.manifest.record_decode import read_record
+from kbroker.storage.manifest.record_encode import encode_record
 
 
 class _Files:
@@ -44,7 +46,8 @@ def build_image(
             second[partition.position] = moved
     image = ManifestImage(prefix.image.root)
     for named, deltas in ((files.entries, first), ([], second)):
-        apply_record(image, ManifestRecord(now_ms, None, tuple(named), deltas, (), (), ()))
+        record = ManifestRecord(now_ms, files=tuple(named), partitions=deltas)
+        apply_record(image, read_record(encode_record(record), "recovery"))  # nothing that a start would refuse
     for key, created_ms in files.created_ms.items():
         place = image.files.keys.place_of(key)
         assert place is not None

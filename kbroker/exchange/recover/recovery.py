@@ -164,7 +164,7 @@ class Recovery:
             notes.append(f"offsets {log_start} to {highest}: no object is left of them")
             log_start = highest
         folded = fold(self._store, self._keys, position, known, chain, end)
-        for producer_id, first in folded.get("o", []):
+        for producer_id, first in folded.open_transactions or ():
             notes.append(f"transaction of producer {producer_id} is open from offset {first} on")
         base = pieces[0].base_offset if pieces else end
         name = topic.name if topic is not None else position[0].hex()

@@ -7,7 +7,6 @@ Leader epochs, producers, and open and aborted transactions follow from the late
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from kbroker.exchange.recover.chain import Chain
 from kbroker.exchange.recover.prefix import Position
@@ -15,7 +14,7 @@ from kbroker.exchange.recover.survey import found_scans
 from kbroker.storage.flush.fold import PartitionFold
 from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.manifest.partition_state import PartitionState, RefRow, trim_epochs
-from kbroker.storage.manifest.record import PartitionDelta, RecordParser
+from kbroker.storage.manifest.record import PartitionDelta
 from kbroker.storage.stores.object_store import ObjectStore
 
 
@@ -30,7 +29,7 @@ class RecoveredPartition:
     log_start_offset: int
     base_offset: int
     end_offset: int
-    folded: dict[str, Any]  # delta of PartitionFold
+    folded: PartitionDelta  # by PartitionFold
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -41,28 +40,26 @@ class RecoveredPartition:
     def first_delta(self, rows: list[RefRow]) -> PartitionDelta:
         """The manifest state with all objects."""
         known = self.known
-        parsed = RecordParser("recovery").delta(self.folded, "partition", [])
-        open_transactions = parsed.open_transactions
+        folded = self.folded
+        open_transactions = folded.open_transactions
         if open_transactions is None:
             open_transactions = known.open_transactions if known is not None else ()
         producers = dict(known.producers) if known is not None else {}
-        producers.update((entry[0], entry) for entry in parsed.producers)
-        epochs = (known.leader_epochs if known is not None else ()) + parsed.leader_epochs
+        producers.update((entry[0], entry) for entry in folded.producers)
+        epochs = (known.leader_epochs if known is not None else ()) + folded.leader_epochs
         if epochs and known is None:
             # Compaction may have removed its first batches; nothing precedes it.
             epochs = ((epochs[0][0], self.base_offset), *epochs[1:])
-        aborted = (known.aborted if known is not None else ()) + parsed.aborted
+        aborted = (known.aborted if known is not None else ()) + folded.aborted
         clean = known.clean_offset if known is not None else 0
         return PartitionDelta(
-            grace_ms=0,
             log_start_offset=self.base_offset,
             end_offset=self.end_offset,
-            last_stable_offset=min(max(parsed.last_stable_offset or 0, self.base_offset), self.end_offset),
+            last_stable_offset=min(max(folded.last_stable_offset or 0, self.base_offset), self.end_offset),
             open_transactions=open_transactions,
             leader_epochs=trim_epochs(epochs, min(self.log_start_offset, self.end_offset)),
             aborted=tuple(entry for entry in aborted if entry[2] >= self.log_start_offset),
             producers=tuple(producers.values()),
-            removed=(),
             added=tuple(rows),
             clean_offset=min(clean, self.end_offset) if clean > self.base_offset else None,
         )
@@ -71,12 +68,12 @@ class RecoveredPartition:
         """The log start, if it is not the first object's base offset."""
         if self.log_start_offset <= self.base_offset:
             return None
-        return PartitionDelta(0, self.log_start_offset, None, None, None, (), (), (), (), ())
+        return PartitionDelta(log_start_offset=self.log_start_offset)
 
 
 def fold(
     store: ObjectStore, keys: ObjectKeys, position: Position, known: PartitionState | None, chain: Chain, end: int
-) -> dict[str, Any]:
+) -> PartitionDelta:
     """The state at the end of the log, as a delta on top of `known`. Raises StoreError, CorruptionError."""
     folding = PartitionFold(known)
     start = known.end_offset if known is not None else 0

@@ -19,6 +19,7 @@ from kbroker.storage.manifest.partition_state import (
     ProducerBatch,
     ProducerEntry,
 )
+from kbroker.storage.manifest.record import PartitionDelta
 
 _TRANSACTIONAL = 1 << 4
 _CONTROL = 1 << 5
@@ -120,19 +121,17 @@ class PartitionFold:
         timestamp = int(entries["max_timestamp"][place])
         self._touched[producer_id] = (producer_id, epoch, coordinator_epoch, timestamp, -1, batches)
 
-    def delta(self, end_offset: int) -> dict[str, Any]:
-        """The partition's part of a manifest record (docs/formats/manifest.md), without its objects."""
-        delta: dict[str, Any] = {"e": end_offset, "l": min(self._open.values(), default=end_offset)}
-        open_transactions = sorted(self._open.items())
-        if tuple(open_transactions) != self._opened_before:
-            delta["o"] = [list(pair) for pair in open_transactions]
-        if self.leader_epochs:
-            delta["h"] = [list(pair) for pair in self.leader_epochs]
-        if self.aborted:
-            delta["a"] = [list(entry) for entry in self.aborted]
-        if self._touched:
-            delta["b"] = [[*entry[:5], [list(batch) for batch in entry[5]]] for entry in self._touched.values()]
-        return delta
+    def delta(self, end_offset: int) -> PartitionDelta:
+        """What a manifest record says of the partition, without its objects."""
+        open_transactions = tuple(sorted(self._open.items()))
+        return PartitionDelta(
+            end_offset=end_offset,
+            last_stable_offset=min(self._open.values(), default=end_offset),
+            open_transactions=open_transactions if open_transactions != self._opened_before else None,
+            leader_epochs=tuple(self.leader_epochs),
+            aborted=tuple(self.aborted),
+            producers=tuple(self._touched.values()),
+        )
 
 
 def _newest_per_producer(producer_ids: Any) -> Iterator[int]:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from kbroker.clock import Clock
 from kbroker.histogram import WORK_SECONDS, Histogram
@@ -28,6 +28,7 @@ from kbroker.storage.flush.windows import FlushWindows
 from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.manifest import Manifest
+from kbroker.storage.manifest.record import ManifestRecord
 from kbroker.storage.stores.hedged_put import HedgedStore
 from kbroker.storage.stores.object_store import ObjectStore
 
@@ -215,7 +216,7 @@ class FlushSteps:
         # Once handed to the log, a record is never built a second time: after a failure it is in doubt, and settled.
         given = False
 
-        def change(image: ManifestImage) -> dict[str, Any]:
+        def change(image: ManifestImage) -> ManifestRecord:
             nonlocal given
             record = window.record(files, self._data_dir_id, self._clock.now_ms(), self._settings.delete_grace_ms)
             given = True

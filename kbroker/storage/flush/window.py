@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
-from typing import Any
 
 from kbroker.storage.flush.body import BuiltObject, ObjectBuilder, WalReader
 from kbroker.storage.flush.fold import PartitionFold
@@ -18,9 +17,8 @@ from kbroker.storage.flush.pacing import Pacer
 from kbroker.storage.flush.plan import FlushPartition, FlushPlan
 from kbroker.storage.flush.upload import StoredFile
 from kbroker.storage.manifest.image import ManifestImage
-from kbroker.storage.manifest.partition_state import KFS
-
-PartitionId = tuple[bytes, int]  # topic id, partition
+from kbroker.storage.manifest.partition_state import KFS, RefRow
+from kbroker.storage.manifest.record import FileEntry, ManifestRecord, PartitionDelta, PartitionId
 
 
 class FlushWindow:
@@ -120,31 +118,33 @@ class FlushWindow:
         """Whether the partition's topic still exists."""
         return not self.partitions[key].deleted
 
-    def record(self, files: Iterable[StoredFile], data_dir_id: str, now_ms: int, grace_ms: int) -> dict[str, Any]:
+    def record(self, files: Iterable[StoredFile], data_dir_id: str, now_ms: int, grace_ms: int) -> ManifestRecord:
         """The manifest record. Leaves out topics deleted since the plan and queues their objects for deletion."""
-        named: list[list[Any]] = []
-        queued: list[list[Any]] = []
-        partitions: dict[str, dict[str, Any]] = {}
+        named: list[FileEntry] = []
+        queued: list[tuple[str, int]] = []
+        added: dict[PartitionId, list[RefRow]] = {}
         for file in files:
             images = [image for image in file.images if self.is_alive((image.topic_id, image.partition))]
             if not images:
-                queued.append([file.key, now_ms + grace_ms])
+                queued.append((file.key, now_ms + grace_ms))
                 continue
             for image in images:
-                deltas = partitions.setdefault(image.topic_id.hex(), {})
-                delta = deltas.setdefault(str(image.partition), {"r": []})
-                delta["r"].append(image.row(len(named)).reference())
-                delta.update(self._folds[image.topic_id, image.partition].delta(image.end_offset))
-                self._add_log_start(delta, self.partitions[image.topic_id, image.partition], grace_ms)
-            named.append([file.key, file.size, file.etag, file.crc32c])
-        return {"w": [data_dir_id, self.end_lsn], "f": named, "p": partitions, "q": queued}
+                added.setdefault((image.topic_id, image.partition), []).append(image.row(len(named)))
+            named.append(FileEntry(file.key, file.size, file.etag, file.crc32c))
+        return ManifestRecord(
+            wal=(data_dir_id, self.end_lsn),
+            files=tuple(named),
+            partitions={place: self._delta(place, rows, grace_ms) for place, rows in added.items()},
+            queued=tuple(queued),
+        )
 
-    def _add_log_start(self, delta: dict[str, Any], partition: FlushPartition, grace_ms: int) -> None:
-        state = self._image.partition(partition.topic_id, partition.index)
-        log_start_offset = partition.log_start_offset
+    def _delta(self, place: PartitionId, rows: list[RefRow], grace_ms: int) -> PartitionDelta:
+        delta = self._folds[place].delta(rows[-1].end_offset)._replace(added=tuple(rows))
+        state = self._image.partition(*place)
+        log_start_offset = self.partitions[place].log_start_offset
         if log_start_offset > (state.log_start_offset if state is not None else 0):
-            delta["s"] = log_start_offset
-            delta["g"] = grace_ms
+            return delta._replace(log_start_offset=log_start_offset, grace_ms=grace_ms)
+        return delta
 
     def note_flushed(self) -> None:
         """After the commit: tells the partitions, before waiting acknowledgements are sent."""

@@ -19,15 +19,14 @@ from kbroker.limits import PRODUCER_ID_EXPIRATION_MS
 from kbroker.storage.ledger.numbered_log import CHECKPOINTS_KEPT, Fenced
 from kbroker.storage.ledger.numbered_log_format import checkpoint_name
 from kbroker.storage.ledger.ownership import check_only_claims
-from kbroker.storage.manifest.checked_columns import check_columns
+from kbroker.storage.manifest.checked_columns import CheckedColumns, check_columns
 from kbroker.storage.manifest.checkpoint import CheckpointWriter, read_checkpoint
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.part import VERSION as PART_VERSION
 from kbroker.storage.manifest.parts import PartFolder
-from kbroker.storage.manifest.record import COLUMNS_VERSION, VERSION, ManifestRecord, in_version, parse_record
-from kbroker.storage.manifest.record_apply import Checked, apply_checked, apply_payload
-from kbroker.storage.manifest.record_check import check_record
-from kbroker.storage.manifest.record_encode import encode_record
+from kbroker.storage.manifest.record import COLUMNS_VERSION, VERSION, ManifestRecord
+from kbroker.storage.manifest.record_apply import apply_columns, apply_payload
+from kbroker.storage.manifest.record_encode import encode_json, encode_record, without_times
 from kbroker.storage.stores.object_store import NotFound, ObjectStore, StoreError, StoreUnavailable
 
 logger = logging.getLogger(__name__)
@@ -44,9 +43,9 @@ PARTS_SUFFIX = "_parts/"
 
 CLOSING_OBJECTS = 2  # a stop leaves at most so many records after a checkpoint
 
-Change = dict[str, Any] | Callable[[ManifestImage], dict[str, Any] | None]
+Change = ManifestRecord | Callable[[ManifestImage], ManifestRecord | None]
 # A record as it is stored, the same checked, and what runs before it is applied.
-_Doubted = tuple[dict[str, Any] | bytes, Checked, Callable[[], None] | None]
+_Doubted = tuple[dict[str, Any] | bytes, CheckedColumns, Callable[[], None] | None]
 Background = Callable[[Callable[[], None]], object]
 
 
@@ -183,26 +182,24 @@ class Manifest:
         """Commits a change; returns it as applied, or None when a callable `change` returned None.
 
         A callable gets the image that the change applies to, with all doubts settled and no other commit in between.
-        Version and time are filled in. `before_apply` runs when the record is stored and the image is not changed yet.
+        The time is filled in. `before_apply` runs when the record is stored and the image is not changed yet.
         Raises Fenced; CorruptionError (nothing was written: the change does not fit); StoreError (this record, or an
         earlier one, is in doubt).
         """
         assert_may_block()
         with self._lock:
             self._settle_locked()
-            payload = change(self.image) if callable(change) else change
-            if payload is None:
+            record = change(self.image) if callable(change) else change
+            if record is None:
                 return None
+            record = record._replace(time_ms=self._clock.now_ms())
             version = self._record_version()
-            payload = in_version({"t": self._clock.now_ms(), **payload}, min(version, VERSION))
-            record = parse_record(payload, "new manifest record")
-            if version >= COLUMNS_VERSION:
-                stored = encode_record(record)
-                columns = check_columns(self.image, stored, "new manifest record")
-                self._in_doubt = (stored, columns, before_apply)
-            else:
-                check_record(self.image, record, "new manifest record")
-                self._in_doubt = (payload, record, before_apply)
+            if version == 1:
+                record = without_times(record)
+            columns = encode_record(record)  # in any version: they are checked and applied fastest
+            checked = check_columns(self.image, columns, "new manifest record")
+            stored = columns if version == COLUMNS_VERSION else encode_json(record, version)
+            self._in_doubt = (stored, checked, before_apply)
             self._settle_locked()
             due = self._begin_checkpoint_locked()
         if due:
@@ -253,7 +250,7 @@ class Manifest:
             raise
         if before_apply is not None:
             before_apply()
-        apply_checked(self.image, checked)
+        apply_columns(self.image, checked)
         self._in_doubt = None
         self.records += 1
         self._since_checkpoint += 1

@@ -1,4 +1,4 @@
-"""Manifest records: the JSON of versions 1 and 2 of one change of the manifest, parsed with every value checked.
+"""Manifest records: what one change of the manifest says, and the JSON of versions 1 and 2, every value checked.
 
 docs/formats/manifest.md is the reference of the keys. A record is checked as a whole before anything of it is applied
 or written; a mismatch raises CorruptionError that names the record and the place.
@@ -6,6 +6,7 @@ or written; a mismatch raises CorruptionError that names the record and the plac
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from kbroker.errors import CorruptionError
@@ -28,6 +29,8 @@ INT64_MAX = (1 << 63) - 1
 INT32_MAX = (1 << 31) - 1
 UINT32_MAX = (1 << 32) - 1
 
+PartitionId = tuple[bytes, int]  # topic id, partition
+
 
 class FileEntry(NamedTuple):
     """An object that a record names for the first time; the key is below the root."""
@@ -44,16 +47,16 @@ class PartitionDelta(NamedTuple):
     `number` and `leader_epoch`: the broker that sent it, and the epoch that it led under, where the record says so.
     """
 
-    grace_ms: int
-    log_start_offset: int | None
-    end_offset: int | None
-    last_stable_offset: int | None
-    open_transactions: tuple[tuple[int, int], ...] | None
-    leader_epochs: tuple[tuple[int, int], ...]
-    aborted: tuple[AbortedTransaction, ...]
-    producers: tuple[ProducerEntry, ...]
-    removed: tuple[int, ...]
-    added: tuple[RefRow, ...]
+    grace_ms: int = 0
+    log_start_offset: int | None = None
+    end_offset: int | None = None
+    last_stable_offset: int | None = None
+    open_transactions: tuple[tuple[int, int], ...] | None = None
+    leader_epochs: tuple[tuple[int, int], ...] = ()
+    aborted: tuple[AbortedTransaction, ...] = ()
+    producers: tuple[ProducerEntry, ...] = ()
+    removed: tuple[int, ...] = ()  # base offsets
+    added: tuple[RefRow, ...] = ()  # their `file`: place in the record's files
     clean_offset: int | None = None
     aborted_gone: tuple[int, ...] = ()  # last offsets
     horizon_ms: int | None = None
@@ -62,19 +65,19 @@ class PartitionDelta(NamedTuple):
 
 
 class ManifestRecord(NamedTuple):
-    """A parsed record. Times are milliseconds since the epoch.
+    """One change of the manifest. Times are milliseconds since the epoch; Manifest.commit sets `time_ms`.
 
     It is applied in this order: registrations, fences, new partitions, deltas, modes, moves, dropped topics.
     """
 
-    time_ms: int
-    wal: tuple[str, int] | None
-    files: tuple[FileEntry, ...]
-    partitions: dict[tuple[bytes, int], PartitionDelta]
-    dropped_topics: tuple[tuple[bytes, int], ...]
-    queued: tuple[tuple[str, int], ...]
-    deleted: tuple[str, ...]
-    reserved: tuple[tuple[str, int], ...] = ()
+    time_ms: int = 0
+    wal: tuple[str, int] | None = None  # data directory id and position in its WAL: all below is in objects
+    files: tuple[FileEntry, ...] = ()
+    partitions: Mapping[PartitionId, PartitionDelta] = {}
+    dropped_topics: tuple[tuple[bytes, int], ...] = ()  # topic ids, and the grace of their objects
+    queued: tuple[tuple[str, int], ...] = ()  # keys to be deleted, and when
+    deleted: tuple[str, ...] = ()
+    reserved: tuple[tuple[str, int], ...] = ()  # keys, and until when
     registrations: tuple[Registration, ...] = ()
     fences: tuple[int, ...] = ()  # broker numbers that can commit nothing more
     moves: tuple[Move, ...] = ()
@@ -303,20 +306,6 @@ def parse_wal(parser: RecordParser, record: dict[str, Any]) -> tuple[str, int] |
         return None
     data_dir_id, lsn = parser.array(record["w"], "w", 2)
     return parser.text(data_dir_id, "w", 64), parser.integer(lsn, "w")
-
-
-def in_version(payload: dict[str, Any], version: int) -> dict[str, Any]:
-    """The payload of a record of this version. References of version 1 lack their last two values."""
-    if version == 1 and "p" in payload:
-        payload = {**payload, "p": {topic: _in_version_1(deltas) for topic, deltas in payload["p"].items()}}
-    return {"v": version, **payload}
-
-
-def _in_version_1(deltas: dict[str, Any]) -> dict[str, Any]:
-    return {
-        partition: {**delta, "r": [row[:REFERENCE_V1] for row in delta["r"]]} if "r" in delta else delta
-        for partition, delta in deltas.items()
-    }
 
 
 def parse_record(payload: Any, name: str) -> ManifestRecord:

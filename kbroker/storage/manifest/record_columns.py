@@ -142,16 +142,17 @@ def version_of(data: object) -> int | None:
 
 
 def join_columns(time_ms: int, about: Mapping[str, Any], tables: Mapping[str, Sequence[np.ndarray]]) -> bytes:
-    """The bytes of a record. Each table's columns are in the order of TABLES, of any integer type that has the values;
-    the same arguments give the same bytes."""
+    """The bytes of a record. Each table's columns are in the order of TABLES, of any integer type; the same arguments
+    give the same bytes. ValueError for a value that its column cannot hold."""
     text = json.dumps(about, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
     rows = [len(tables[table][0]) for table in TABLES]
     pieces = [HEADER.pack(COLUMNS_VERSION, 0, len(text), time_ms, *rows, 0), text]
     for table, columns in _types().items():
-        pieces += [
-            column.astype(dtype, copy=False).tobytes()
-            for column, (_, dtype) in zip(tables[table], columns, strict=True)
-        ]
+        for column, (name, dtype) in zip(tables[table], columns, strict=True):
+            stored = column.astype(dtype, copy=False)
+            if dtype.itemsize < column.dtype.itemsize and (stored != column).any():
+                raise ValueError(f"a value of column {name} of table {table} does not fit into {dtype}")
+            pieces.append(stored.tobytes())
     return b"".join(pieces)
 
 

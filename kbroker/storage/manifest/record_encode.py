@@ -1,4 +1,4 @@
-"""Encodes a manifest record in version 3."""
+"""Encodes a manifest record: version 3 as bytes, versions 1 and 2 as JSON."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from kbroker._fast.manifest.part_tables import PartTables
 from kbroker.lazy_numpy import np
 from kbroker.storage.manifest.key_table import PREFIX_OTHER
 from kbroker.storage.manifest.keys import FORM_OTHER, PackedETag, PackedKey, pack_etag, pack_object_key
-from kbroker.storage.manifest.record import UINT32_MAX, FileEntry, ManifestRecord
+from kbroker.storage.manifest.leadership import NO_LEADER
+from kbroker.storage.manifest.record import REFERENCE_V1, UINT32_MAX, FileEntry, ManifestRecord, PartitionDelta
 from kbroker.storage.manifest.record_columns import PART_TABLES, ROW_WIDTHS, TABLES, join_columns
+from kbroker.storage.manifest.record_leadership import has_leadership
 
 
 def encode_record(record: ManifestRecord, tables: PartTables | None = None) -> bytes:
-    """The record's bytes, which `read_record` turns into an equal record.
+    """The record in version 3: bytes, which `read_record` turns into an equal record.
 
     `tables`: what it says of partitions, where `record.partitions` does not.
     """
@@ -69,3 +71,58 @@ def _rare(record: ManifestRecord) -> dict[str, Any]:
         "l": [[move.topic_id.hex(), *move[1:]] for move in record.moves],
     }
     return {key: value for key, value in content.items() if value}
+
+
+def without_times(record: ManifestRecord) -> ManifestRecord:
+    """The record as version 1 can say it: not knowing how early the records of its objects are."""
+    partitions = {
+        place: delta._replace(added=tuple(row._replace(times=0) for row in delta.added))
+        for place, delta in record.partitions.items()
+    }
+    return record._replace(partitions=partitions)
+
+
+def encode_json(record: ManifestRecord, version: int) -> dict[str, Any]:
+    """The record in version 1 or 2, which `parse_record` turns into an equal record, of version 1 without times.
+
+    ValueError for leadership, which these versions cannot say.
+    """
+    senders = any(delta.number != NO_LEADER for delta in record.partitions.values())
+    if senders or has_leadership(record):
+        raise ValueError(f"a manifest record of version {version} cannot say which broker leads")
+    partitions: dict[str, dict[str, Any]] = {}
+    for (topic_id, partition), delta in record.partitions.items():
+        partitions.setdefault(topic_id.hex(), {})[str(partition)] = _delta_json(delta, version)
+    content = {
+        "w": record.wal,
+        "f": record.files,
+        "p": partitions,
+        "d": {topic_id.hex(): grace_ms for topic_id, grace_ms in record.dropped_topics},
+        "q": record.queued,
+        "x": record.deleted,
+        "u": record.reserved,
+    }
+    return {"v": version, "t": record.time_ms, **{key: value for key, value in content.items() if value}}
+
+
+def _delta_json(delta: PartitionDelta, version: int) -> dict[str, Any]:
+    length = REFERENCE_V1 if version == 1 else None
+    numbers = {
+        "g": delta.grace_ms or None,
+        "s": delta.log_start_offset,
+        "e": delta.end_offset,
+        "l": delta.last_stable_offset,
+        "o": delta.open_transactions,  # unlike the lists below, an empty one says something
+        "c": delta.clean_offset,
+        "z": delta.horizon_ms,
+    }
+    lists = {
+        "r": [row.reference()[:length] for row in delta.added],
+        "m": delta.removed,
+        "h": delta.leader_epochs,
+        "a": delta.aborted,
+        "k": delta.aborted_gone,
+        "b": delta.producers,
+    }
+    found: dict[str, Any] = {key: value for key, value in numbers.items() if value is not None}
+    return found | {key: value for key, value in lists.items() if value}

@@ -12,7 +12,6 @@ import itertools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from kbroker import limits
 from kbroker._fast.base.crc32c import combine, crc32c
@@ -23,6 +22,7 @@ from kbroker.storage.formats.pack import encode_directory
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.manifest.partition_state import PACK
+from kbroker.storage.manifest.record import FileEntry, ManifestRecord, PartitionDelta, PartitionId
 from kbroker.storage.rewrite.merge_image import LoadedImage, Merge, merged_image
 from kbroker.storage.rewrite.merge_source import MergeSource
 from kbroker.storage.rewrite.merge_upload import MergeUpload
@@ -214,10 +214,10 @@ class Merger:
     def _swap(self, outputs: list[_Output], reserved: ReservedKeys, report: MergeReport) -> None:
         """Commits the record: outputs for inputs, except where the inputs have changed."""
 
-        def change(image: ManifestImage) -> dict[str, Any] | None:
-            files: list[list[Any]] = []
-            partitions: dict[str, dict[str, dict[str, Any]]] = {}
-            queued: list[list[Any]] = []
+        def change(image: ManifestImage) -> ManifestRecord | None:
+            files: list[FileEntry] = []
+            partitions: dict[PartitionId, PartitionDelta] = {}
+            queued: list[tuple[str, int]] = []
             for output in outputs:
                 made = zip(output.merges, output.images, strict=True)
                 current = [pair for pair in made if _is_current(image, pair[0])]
@@ -230,22 +230,25 @@ class Merger:
                     _add_delta(partitions, merge, built, len(files))
                     report.merges += 1
                     report.objects_replaced += len(merge.inputs)
-                files.append([output.key, output.meta.size, output.meta.etag, output.crc32c])
+                files.append(FileEntry(output.key, output.meta.size, output.meta.etag, output.crc32c))
             report.objects_written = len(files)
             reserved.handed_over()
-            return {"f": files, "p": partitions, "q": queued} if files or queued else None
+            if not files and not queued:
+                return None
+            return ManifestRecord(files=tuple(files), partitions=partitions, queued=tuple(queued))
 
         self._manifest.commit(change)
         if not report.merges:
             raise MergeObsolete(f"{outputs[0].key}: the objects that it was merged from have changed")
 
 
-def _add_delta(partitions: dict[str, dict[str, dict[str, Any]]], merge: Merge, built: BuiltImage, file: int) -> None:
-    topic_id, partition = merge.place
-    delta = partitions.setdefault(topic_id.hex(), {}).setdefault(str(partition), {"r": [], "m": [], "g": 0})
-    delta["r"].append(built.row(file).reference())
-    delta["m"] += [ref.base_offset for ref in merge.inputs]
-    delta["g"] = max(delta["g"], merge.grace_ms)
+def _add_delta(partitions: dict[PartitionId, PartitionDelta], merge: Merge, built: BuiltImage, file: int) -> None:
+    delta = partitions.get(merge.place, PartitionDelta())
+    partitions[merge.place] = delta._replace(
+        grace_ms=max(delta.grace_ms, merge.grace_ms),
+        removed=(*delta.removed, *(ref.base_offset for ref in merge.inputs)),
+        added=(*delta.added, built.row(file)),
+    )
 
 
 def _is_current(image: ManifestImage, merge: Merge) -> bool:

@@ -13,13 +13,13 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from kbroker import limits
 from kbroker.clock import Clock
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.manifest.partition_state import ObjectRef, is_same_object
+from kbroker.storage.manifest.record import ManifestRecord
 from kbroker.storage.stores.object_store import NotFound, ObjectStore, StoreError
 
 logger = logging.getLogger(__name__)
@@ -65,13 +65,13 @@ class ReservedKeys:
     def _try_reserve(self, keys: list[str]) -> bool:
         reserved = False
 
-        def change(image: ManifestImage) -> dict[str, Any] | None:
+        def change(image: ManifestImage) -> ManifestRecord | None:
             nonlocal reserved
             if any(image.is_live(key) or key in image.deletions or key in image.reserved for key in keys):
                 return None
             reserved = True
             due_ms = self._clock.now_ms() + limits.REWRITE_RESERVATION_MS
-            return {"u": [[key, due_ms] for key in keys]}
+            return ManifestRecord(reserved=tuple((key, due_ms) for key in keys))
 
         self._manifest.commit(change)
         return reserved
@@ -81,11 +81,11 @@ class ReservedKeys:
         late_ms = self._clock.now_ms() + RESERVATION_MARGIN_MS
         return all(image.reserved.get(key, 0) > late_ms for key in keys)
 
-    def released(self, image: ManifestImage, keys: Sequence[str]) -> list[list[Any]]:
-        """The entries (`q`) of a record for keys that will not be used, if they are still reserved."""
+    def released(self, image: ManifestImage, keys: Sequence[str]) -> tuple[tuple[str, int], ...]:
+        """What a record queues of keys that will not be used, if they are still reserved."""
         # Not at once: a request with an unknown outcome may still take effect.
         due_ms = self._clock.now_ms() + RESERVATION_MARGIN_MS
-        return [[key, due_ms] for key in keys if key in image.reserved]
+        return tuple((key, due_ms) for key in keys if key in image.reserved)
 
     def handed_over(self) -> None:
         """The record that names the keys is being appended: from now on the manifest alone decides about them."""
@@ -96,9 +96,9 @@ class ReservedKeys:
         if not self.keys or self._handed_over:
             return
 
-        def change(image: ManifestImage) -> dict[str, Any] | None:
-            keys = self.released(image, self.keys)
-            return {"q": keys} if keys else None
+        def change(image: ManifestImage) -> ManifestRecord | None:
+            queued = self.released(image, self.keys)
+            return ManifestRecord(queued=queued) if queued else None
 
         try:
             self._manifest.commit(change)

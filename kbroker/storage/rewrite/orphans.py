@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from kbroker import limits
 from kbroker._fast.base.crc32c import crc32c
@@ -32,6 +31,7 @@ from kbroker.storage.formats.object_keys import KlixKey, ObjectKeys, PackKey
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.manifest.partition_state import ObjectRef
+from kbroker.storage.manifest.record import ManifestRecord
 from kbroker.storage.read.copied_objects import is_copy
 from kbroker.storage.read.kfs_read import segment_bytes
 from kbroker.storage.read.object_audit import read_pack_directory
@@ -221,12 +221,12 @@ class OrphanSweep:
         return is_copy(self._store, self._manifest.image, meta, ref.etag)
 
     def _queue(self, keys: list[str], orphans: Orphans) -> None:
-        def change(image: ManifestImage) -> dict[str, Any] | None:
+        def change(image: ManifestImage) -> ManifestRecord | None:
             due_ms = self._clock.now_ms() + QUEUE_GRACE_MS
             orphans.queued = [
                 key for key in keys if not (image.is_live(key) or key in image.deletions or key in image.reserved)
             ]
-            return {"q": [[key, due_ms] for key in orphans.queued]} if orphans.queued else None
+            return ManifestRecord(queued=tuple((key, due_ms) for key in orphans.queued)) if orphans.queued else None
 
         if keys:
             self._manifest.commit(change)

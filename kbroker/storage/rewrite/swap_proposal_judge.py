@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from kbroker import limits
 from kbroker.clock import Clock
@@ -19,7 +18,7 @@ from kbroker.storage.formats.object_keys import KlixKey, ObjectKeys, parse_key
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.manifest.partition_state import KFS, KLIX, ObjectRef, PartitionState
-from kbroker.storage.manifest.record import INT64_MAX
+from kbroker.storage.manifest.record import INT64_MAX, FileEntry, ManifestRecord, PartitionDelta, PartitionId
 from kbroker.storage.rewrite.object_swap import ReservedKeys, are_current
 from kbroker.storage.rewrite.swap_proposal import (
     OBSOLETE,
@@ -166,18 +165,18 @@ class ProposalJudge:
         partition where the manifest names one already: these outputs are not the proposal's."""
         used: dict[int, str] = {}
 
-        def change(image: ManifestImage) -> dict[str, Any] | None:
+        def change(image: ManifestImage) -> ManifestRecord | None:
             used.clear()
             due_ms = self._clock.now_ms() + limits.REWRITE_RESERVATION_MS
-            wanted: list[list[Any]] = []
+            wanted: list[tuple[str, int]] = []
             for swap in swaps:
                 keys = [file.key for file in swap.files]
                 known = next((key for key in keys if image.is_live(key) or key in image.deletions), None)
                 if known is not None:
                     used[swap.partition] = known
                 else:
-                    wanted += [[key, due_ms] for key in keys if key not in image.reserved]
-            return {"u": wanted} if wanted else None
+                    wanted += [(key, due_ms) for key in keys if key not in image.reserved]
+            return ManifestRecord(reserved=tuple(wanted)) if wanted else None
 
         if any(swap.files for swap in swaps):
             self._manifest.commit(change)
@@ -206,22 +205,22 @@ class ProposalJudge:
         outcomes: dict[int, Outcome],
     ) -> None:
         """Commits one record for all swaps whose inputs are still current."""
-        swapped: list[tuple[Swap, PlaceRules, list[int]]] = []
+        swapped: list[tuple[Swap, PlaceRules, tuple[int, ...]]] = []
 
-        def change(image: ManifestImage) -> dict[str, Any] | None:
-            files: list[list[Any]] = []
-            deltas: dict[str, dict[str, Any]] = {}
+        def change(image: ManifestImage) -> ManifestRecord | None:
+            files: list[FileEntry] = []
+            deltas: dict[PartitionId, PartitionDelta] = {}
             for swap, rules, reserved in swaps:
                 reason = self._obstacle(image, proposal, swap, rules, reserved)
                 if reason is not None:
                     outcomes[swap.partition] = Outcome(swap.partition, *reason)
                     continue
                 delta = self._delta(image, proposal, swap, rules, len(files))
-                swapped.append((swap, rules, delta["k"]))
-                deltas[str(swap.partition)] = delta
-                files += [list(file) for file in swap.files]
+                swapped.append((swap, rules, delta.aborted_gone))
+                deltas[proposal.topic_id, swap.partition] = delta
+                files += swap.files
                 reserved.handed_over()
-            return {"f": files, "p": {proposal.topic_id.hex(): deltas}} if deltas else None
+            return ManifestRecord(files=tuple(files), partitions=deltas) if deltas else None
 
         def before_apply() -> None:
             for swap, rules, gone in swapped:
@@ -271,36 +270,37 @@ class ProposalJudge:
 
     def _delta(
         self, image: ManifestImage, proposal: Proposal, swap: Swap, rules: PlaceRules, first_file: int
-    ) -> dict[str, Any]:
+    ) -> PartitionDelta:
         state = image.partition(proposal.topic_id, swap.partition)
         assert state is not None
-        delta: dict[str, Any] = {"c": swap.clean_offset, "k": _gone(state, swap)}
         # Tombstones that the job dated need not stay longer than this.
         latest_ms = min(self._clock.now_ms() + rules.delete_retention_ms, INT64_MAX)
-        delta["z"] = max(state.horizon_ms, latest_ms)
-        if swap.added:
-            delta["r"] = [row._replace(file=first_file + row.file).reference() for row in swap.added]
-            delta["m"] = [ref.base_offset for ref in swap.inputs]
-            delta["g"] = rules.grace_ms
-        return delta
+        return PartitionDelta(
+            grace_ms=rules.grace_ms if swap.added else 0,
+            removed=tuple(ref.base_offset for ref in swap.inputs) if swap.added else (),
+            added=tuple(row._replace(file=first_file + row.file) for row in swap.added),
+            clean_offset=swap.clean_offset,
+            aborted_gone=_gone(state, swap),
+            horizon_ms=max(state.horizon_ms, latest_ms),
+        )
 
     def _release(self, swaps: list[Swap]) -> None:
         """Queues unused outputs for deletion, if this proposal reserved them."""
         unused = ReservedKeys(self._manifest, self._store, self._keys.full, self._clock)
         keys = [file.key for swap in swaps for file in swap.files]
 
-        def change(image: ManifestImage) -> dict[str, Any] | None:
+        def change(image: ManifestImage) -> ManifestRecord | None:
             queued = unused.released(image, keys)
-            return {"q": queued} if queued else None
+            return ManifestRecord(queued=queued) if queued else None
 
         if keys:
             self._manifest.commit(change)
 
 
-def _gone(state: PartitionState, swap: Swap) -> list[int]:
+def _gone(state: PartitionState, swap: Swap) -> tuple[int, ...]:
     """The proposal's `gone`, limited to transactions aborted below the end of the clean part."""
     known = {entry[2] for entry in state.aborted}
-    return [last for last in swap.gone if last in known and last < swap.clean_offset]
+    return tuple(last for last in swap.gone if last in known and last < swap.clean_offset)
 
 
 def _more_than(inputs: Sequence[ObjectRef], swap: Swap) -> str | None:

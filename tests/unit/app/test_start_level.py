@@ -24,6 +24,7 @@ from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
 from kbroker.storage.stores.store_health import StoreHealth
 from kbroker.storage.stores.store_wrappers import RetryingStore, StoreCounters
+from tests.unit.storage.manifest.changes import change_of
 
 CLOCK = ManualClock()
 CLUSTER_ID = "c"
@@ -133,7 +134,7 @@ def test_the_manifest_follows_the_level(machine: Machine, level: int) -> None:
     cluster = machine.start(LOWEST)
     if level > LOWEST:
         cluster.topics.change_level(level, UpgradeType.UPGRADE)
-    cluster.manifest.commit({"u": [["k/new.obj", 1]]})
+    cluster.manifest.commit(change_of({"u": [["k/new.obj", 1]]}))
     versions: list[int] = []
     log = NumberedLog(machine.memory, KEYS.manifest_dir, 0, bytes(16))
     log.load(lambda *_: None, lambda number, kind, payload: versions.append(payload["v"]))

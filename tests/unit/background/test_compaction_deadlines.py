@@ -13,6 +13,7 @@ from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.manifest.manifest import Manifest
 from tests.unit.log.compacted_broker import CompactedBroker
 from tests.unit.storage.flush.flush_harness import KEYS, NOW_MS, ONCE, topic_id
+from tests.unit.storage.manifest.changes import change_of
 
 HOUR_MS = 3_600_000
 NEVER_MS = (1 << 63) - 1
@@ -214,7 +215,7 @@ def test_tombstones_are_removed_after_their_retention_without_an_append(tmp_path
 
 def test_a_log_start_beyond_the_clean_part_ends_the_wait(tmp_path: Path) -> None:
     broker, _ = with_tombstone(tmp_path)
-    broker.s.manifest.commit({"p": {topic_id("t").hex(): {"0": {"s": 3}}}})
+    broker.s.manifest.commit(change_of({"p": {topic_id("t").hex(): {"0": {"s": 3}}}}))
     broker.s.clock.advance(2 * HOUR_MS / 1000)
     assert broker.cleaner().run_once() is None
     broker.close()

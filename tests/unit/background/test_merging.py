@@ -25,6 +25,7 @@ from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import StoreUnavailable
 from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
 from tests.unit.storage.flush.flush_harness import KEYS, KIB, MIB, NOW_MS, ONCE, Storage, batch, topic_id
+from tests.unit.storage.manifest.changes import change_of
 
 DAY = 86_400.0
 NOISE = random.Random(5).randbytes(2 * MIB)
@@ -338,7 +339,7 @@ def test_inputs_that_change_during_a_merge_are_not_swapped(storage):
 
     def delete_records(key):
         if "/1/00000000000000000000-1-" in key:
-            storage.manifest.commit({"p": {topic_id("t").hex(): {"0": {"s": 2}}}})
+            storage.manifest.commit(change_of({"p": {topic_id("t").hex(): {"0": {"s": 2}}}}))
             storage.table.partition("t", 0).log.raise_log_start(2)
 
     storage.store.before_put = delete_records

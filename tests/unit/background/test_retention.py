@@ -10,6 +10,7 @@ from kbroker.storage.stores.object_store import StoreUnavailable
 from kbroker.storage.stores.store_faults import FaultyStore
 from kbroker.topic_config import parse_topic_config
 from tests.unit.storage.flush.flush_harness import KEYS, NOW_MS, HeldClaim, Storage, batch, topic_id
+from tests.unit.storage.manifest.changes import change_of
 
 HOUR = 3_600_000
 
@@ -305,7 +306,7 @@ def test_an_expired_reservation_cannot_become_live_while_its_key_is_deleted(stor
     key = klix_key("t", topic_id("t"), 0, 0, 1)
     storage.add_topic("t")
     storage.store.put(KEYS.full(key), b"merged")
-    storage.manifest.commit({"u": [[key, NOW_MS + HOUR]]})
+    storage.manifest.commit(change_of({"u": [[key, NOW_MS + HOUR]]}))
     storage.clock.advance(HOUR / 1000)
     states = []
     delete = storage.store.delete

@@ -23,6 +23,7 @@ from tests.unit.exchange.bucket.bucket_builder import klite_frame, put_kafscale,
 from tests.unit.exchange.kafka_log.kafka_log_builder import data_batch, write_segments
 from tests.unit.exchange.recover.recover_bucket import DamagedCluster
 from tests.unit.not_files import NOT_FILES, name_of_kind, replace, stretch
+from tests.unit.storage.manifest.changes import change_of
 from tests.unit.storage.read.object_bucket import KEYS, NOW, ObjectBucket, batch, batches
 
 pytestmark = pytest.mark.timeout(30)
@@ -243,7 +244,7 @@ def cluster(tmp_path: Path) -> tuple[Path, dict[str, str]]:
     manifest = Manifest(log, ManualClock(NOW), root=KEYS.root)
     manifest.load()
     for change in made.payloads:
-        manifest.commit(change)
+        manifest.commit(change_of(change))
     keys = [meta.key for meta in store.list(KEYS.root)]
     places = {
         "klix": klix,

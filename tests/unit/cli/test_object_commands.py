@@ -19,6 +19,7 @@ from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.ledger.ownership import claim
 from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.stores.local_store import LocalStore
+from tests.unit.storage.manifest.changes import change_of
 from tests.unit.storage.read.object_bucket import KEYS, NOW, ObjectBucket, batch, batches, topic_id
 
 ONCE = RetryPolicy(deadline_s=0.0, wait=lambda seconds: True)
@@ -39,7 +40,7 @@ class Folder:
         manifest = Manifest(self.log(KEYS.manifest_dir), ManualClock(NOW), root=KEYS.root)
         manifest.load()
         for change in self.bucket.payloads:
-            manifest.commit(change)
+            manifest.commit(change_of(change))
         metadata = self.log(KEYS.metadata_dir)
         metadata.load(lambda *_: None, lambda *_: None)
         metadata.append("changes", payload([TopicCreated(name, topic_id(name), 2, {}) for name in ("t", "u")]))

@@ -18,6 +18,7 @@ from kbroker.storage.ledger.ownership import claim
 from kbroker.storage.manifest.manifest import RECORD_KIND, Manifest
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import StoreError, StoreUnavailable
+from tests.unit.storage.manifest.changes import change_of
 from tests.unit.storage.read.object_bucket import KEYS, NOW, topic_id
 
 
@@ -113,10 +114,10 @@ def test_a_reader_overtaken_by_checkpoints_reads_again(store: RequestCounter) ->
     log.seal_previous()
     reader.refresh()
     for number in range(1, 40):
-        manifest.commit(end_of(number))
+        manifest.commit(change_of(end_of(number)))
     reader.refresh()
     assert reader.image.partition(topic_id("t"), 0).end_offset == 39
-    manifest.commit(end_of(40))
+    manifest.commit(change_of(end_of(40)))
     store.requests.clear()
     reader.refresh()
     assert reader.image.partition(topic_id("t"), 0).end_offset == 40

@@ -25,6 +25,7 @@ from kbroker.protocol.apis.records.k21_delete_records import (
     DeleteRecordsTopic,
 )
 from tests.unit.handlers.admin_context import AdminBroker
+from tests.unit.storage.manifest.changes import change_of
 
 
 @pytest.fixture
@@ -138,11 +139,9 @@ def test_sizes_are_those_of_objects_and_log_together(broker: AdminBroker, versio
     found = sizes(broker, version, everything=True)
     assert found == {("t", 0): batch_bytes, ("t", 1): 0, ("empty", 0): 0}
     partition = broker.partition("t")
+    delta = {"r": [[0, 0, 3, 0, 900, 1, 3, 3, 3]], "e": 3}
     broker.manifest.commit(
-        {
-            "f": [["t/0.obj", 900, "e", 1]],
-            "p": {partition.topic_id.hex(): {"0": {"r": [[0, 0, 3, 0, 900, 1, 3, 3, 3]], "e": 3}}},
-        }
+        change_of({"f": [["t/0.obj", 900, "e", 1]], "p": {partition.topic_id.hex(): {"0": delta}}})
     )
     assert sizes(broker, version, ("t", [0])) == {("t", 0): 900 + batch_bytes}
 

@@ -27,6 +27,7 @@ from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import StoreUnavailable
 from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
 from tests.unit.storage.flush.flush_harness import KEYS, NOW_MS, Storage, batch, topic_id
+from tests.unit.storage.manifest.changes import change_of
 
 FIRST = "t/0/segment-00000000000000000000.kfs"
 FORMAT = {"kbroker_object_format": "kfs"}
@@ -279,7 +280,7 @@ def test_segments_are_not_merged(storage):
 def test_retention_deletes_both_of_a_pair_after_the_delay(storage):
     fill(storage)
     fill(storage)
-    storage.manifest.commit({"p": {topic_id("t").hex(): {"0": {"s": 6, "g": 60_000}}}})
+    storage.manifest.commit(change_of({"p": {topic_id("t").hex(): {"0": {"s": 6, "g": 60_000}}}}))
     assert storage.retention.delete_once() == 0
     assert FIRST in keys(storage)
     storage.clock.advance(60)
@@ -292,7 +293,7 @@ def test_a_deleted_topic_is_removed_with_its_orphans_and_can_be_created_again(st
     neighbour = "t/0/" + "0" * 20 + ".obj"  # nothing that kbroker writes
     fill(storage)
     fill(storage)
-    storage.manifest.commit({"p": {topic_id("t").hex(): {"0": {"s": 6, "g": 60_000}}}})  # one waits already
+    storage.manifest.commit(change_of({"p": {topic_id("t").hex(): {"0": {"s": 6, "g": 60_000}}}}))  # one waits already
     leftover = FIRST.replace("0.kfs", "9.kfs")
     storage.store.put(KEYS.full(leftover), b"")
     assert "can be created when nothing is left" not in storage.names.obstacle("t")

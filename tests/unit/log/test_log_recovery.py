@@ -14,6 +14,7 @@ from kbroker.storage.flush.upload import FlushStopped
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
 from tests.unit.storage.flush.flush_harness import KEYS, KIB, NOW_MS, Storage, batch, topic_id
+from tests.unit.storage.manifest.changes import change_of
 
 DAY_MS = 86_400_000
 TOPICS = [("t", 3), ("u", 1)]
@@ -197,7 +198,7 @@ def test_a_wal_that_does_not_follow_on_the_objects_stops_the_start(start):
     for key, data in empty.items():
         other.put(key, data)
     stale = start(other, directory="unused", data_dir_id="dir-1", epoch=3)
-    stale.manifest.commit({"w": ["dir-1", s.flusher.flushed_lsn]})
+    stale.manifest.commit(change_of({"w": ["dir-1", s.flusher.flushed_lsn]}))
     stale.close()
     with pytest.raises(StartError, match=r"t-0 has base offset 1, expected 0"):
         start(other, epoch=4)

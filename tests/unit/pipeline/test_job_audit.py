@@ -15,6 +15,7 @@ from kbroker.pipeline.jobs.session import JobError
 from kbroker.pipeline.options import Place
 from tests.unit.pipeline.slice_compaction import Side
 from tests.unit.storage.flush.flush_harness import KEYS, topic_id
+from tests.unit.storage.manifest.changes import change_of
 
 PLACE = Place("memory:", None, None, None)
 
@@ -73,7 +74,7 @@ def test_missing_replaced_and_unknown_objects_are_named(side):
     assert [meta.key for meta in plan.orphans] == [orphan]
     assert still_true(view_of(side), faults) == faults
     # A broker has replaced them since: nothing is said of them.
-    side.s.manifest.commit({"p": {topic_id("t").hex(): {"0": {"s": 2}}}})
+    side.s.manifest.commit(change_of({"p": {topic_id("t").hex(): {"0": {"s": 2}}}}))
     assert still_true(view_of(side), faults) == []
 
 

@@ -30,7 +30,6 @@ T = b"t" * 16
 U = b"u" * 16
 P = (T, 0)
 Q = (U, 0)
-NOTHING = ManifestRecord(0, None, (), {}, (), (), ())
 NOWHERE = Positions(0, 0)
 
 
@@ -72,7 +71,7 @@ class Image(ManifestImage):
     """An image that takes records as they come."""
 
     def add(self, **content: Any) -> Image:
-        record = NOTHING._replace(**content)
+        record = ManifestRecord(**content)
         check_record(self, record, "record")
         apply_record(self, record)
         return self

@@ -43,6 +43,7 @@ from kbroker.exchange.partition_source import ExportError
 from kbroker.exchange.source_error import EpochPassed, SourceError
 from kbroker.exchange.topic_import import ImportReport, TopicImport
 from kbroker.storage.manifest.partition_state import PartitionState
+from kbroker.storage.manifest.record import ManifestRecord
 from kbroker.storage.read.object_audit import BucketAudit
 from kbroker.storage.stores.store_wrappers import StoreWrapper
 from tests.unit.exchange.kafka_log.kafka_log_builder import NOW_MS, data_batch, marker, write_segments
@@ -440,7 +441,7 @@ def test_a_deleted_topic_is_imported_again_with_another_id(tmp_path: Path, confi
     assert Imported(tmp_path / "kafka", config).metadata.by_name["t"].topic_id == TOPIC_ID
     target = ImportTarget(config, ManualClock()).open(9)
     assert target.cluster.topics.delete_topics([TOPIC_ID]) == [None]
-    target.commit([{"d": {TOPIC_ID.hex(): 0}}])  # as retention does
+    target.commit([ManifestRecord(dropped_topics=((TOPIC_ID, 0),))])  # as retention does
     target.close(True)
     done = Imported(tmp_path / "kafka", config)
     assert done.metadata.by_name["t"].topic_id not in (TOPIC_ID, *done.metadata.deleted, *done.manifest.dropped)

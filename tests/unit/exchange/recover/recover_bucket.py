@@ -22,7 +22,10 @@ from kbroker.storage.formats.pack import PackImage, encode_directory
 from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.ledger.ownership import claim
 from kbroker.storage.manifest.manifest import Manifest
+from kbroker.storage.manifest.partition_state import RefRow
+from kbroker.storage.manifest.record import FileEntry, ManifestRecord
 from kbroker.storage.stores.memory_store import MemoryStore
+from tests.unit.storage.manifest.changes import change_of
 from tests.unit.storage.read.object_bucket import KEYS, NOW, batch, parsed, topic_id
 
 ONCE = RetryPolicy(deadline_s=0.0, wait=lambda seconds: True)
@@ -132,12 +135,13 @@ class DamagedCluster:
                 footer = parsed(encode_object(batches))
                 folded = self.fold(topic, partition, batches, footer)
                 epoch = folded.last_epoch
-                row = [len(files), footer.base_offset, footer.end_offset, start, length, crc, epoch,
-                       footer.max_timestamp, footer.record_count]  # fmt: skip
-                delta = {"r": [row], **folded.delta(footer.end_offset)}
-                partitions.setdefault(topic_id(topic).hex(), {})[str(partition)] = delta
-            files.append([key, len(data), meta.etag, crc32c(data)])
-        self.manifest.commit({"f": files, "p": partitions, "w": ["dir", self.log.last_number * 100]})
+                row = RefRow(footer.base_offset, footer.end_offset, start, length, crc, epoch,
+                             footer.max_timestamp, footer.record_count, 0, len(files))  # fmt: skip
+                delta = folded.delta(footer.end_offset)
+                partitions[topic_id(topic), partition] = delta._replace(added=(row,))
+            files.append(FileEntry(key, len(data), meta.etag, crc32c(data)))
+        wal = ("dir", self.log.last_number * 100)
+        self.manifest.commit(ManifestRecord(wal=wal, files=tuple(files), partitions=partitions))
 
     def fold(self, topic, partition, batches, footer):
         folding = PartitionFold(self.image.partition(topic_id(topic), partition))
@@ -198,13 +202,12 @@ class DamagedCluster:
                footer.record_count]  # fmt: skip
         meta = self.store.head(KEYS.full(key))
         delta = {"r": [row], "m": [ref.base_offset for ref in refs]}
-        self.manifest.commit(
-            {"f": [[key, len(image), meta.etag, crc32c(image)]], "p": {topic_id(topic).hex(): {str(partition): delta}}}
-        )
+        file = [key, len(image), meta.etag, crc32c(image)]
+        self.manifest.commit(change_of({"f": [file], "p": {topic_id(topic).hex(): {str(partition): delta}}}))
         if delete:
             gone = sorted({ref.key for ref in refs if not self.image.is_live(KEYS.relative(ref.key))})
             self.store.delete(gone)
-            self.manifest.commit({"x": [KEYS.relative(key) for key in gone]})
+            self.manifest.commit(change_of({"x": [KEYS.relative(key) for key in gone]}))
         return key
 
     def fill(self):

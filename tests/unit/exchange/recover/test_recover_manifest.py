@@ -18,6 +18,7 @@ from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.stores.object_store import StoreUnavailable
 from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
 from tests.unit.exchange.recover.recover_bucket import KEYS, NOW, ONCE, PRODUCER, DamagedCluster, batch, topic_id
+from tests.unit.storage.manifest.changes import change_of
 
 
 @pytest.fixture(params=[2, 3])
@@ -370,10 +371,10 @@ def test_the_inputs_of_a_rewrite_are_used_if_its_last_object_is_missing(cluster)
 
 def test_the_log_start_stays(cluster):
     cluster.start()
-    cluster.manifest.commit({"p": {topic_id("plain").hex(): {"0": {"s": 5}}}})
+    cluster.manifest.commit(change_of({"p": {topic_id("plain").hex(): {"0": {"s": 5}}}}))
     cluster.manifest.checkpoint()
     cluster.flush(("plain", 1, cluster.records("plain", 1)))
-    cluster.manifest.commit({"p": {topic_id("plain").hex(): {"1": {"s": 7}}}})
+    cluster.manifest.commit(change_of({"p": {topic_id("plain").hex(): {"1": {"s": 7}}}}))
     cluster.stop()
     before = cluster.facts()
     assert before[topic_id("plain"), 0]["log start"] == 5

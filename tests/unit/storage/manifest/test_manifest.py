@@ -17,6 +17,7 @@ from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import StoreUnavailable
 from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
 from tests.unit.storage.flush.flush_harness import KEYS, ONCE
+from tests.unit.storage.manifest.changes import change_of
 
 TOPIC = bytes(range(16))
 
@@ -34,7 +35,7 @@ def open_manifest(store, epoch=1, log=None, **options):
 def flush_of(base, key=None):
     ref = [0, base, base + 1, 0, 10, 1, 1, 5, 1]
     delta = {"e": base + 1, "l": base + 1, "r": [ref]}
-    return {"f": [[key or f"k/{base}.obj", 10, "e", 1]], "p": {TOPIC.hex(): {"0": delta}}}
+    return change_of({"f": [[key or f"k/{base}.obj", 10, "e", 1]], "p": {TOPIC.hex(): {"0": delta}}})
 
 
 def offsets(manifest):
@@ -334,7 +335,7 @@ def test_a_checkpoint_has_the_state_of_its_number_while_commits_go_on(monkeypatc
             if rng.random() < 0.1:
                 delta["s"] = base
             record = {"f": [[f"k{partition}/{base}", 10, "e", 1]], "p": {TOPIC.hex(): {str(partition): delta}}}
-            manifest.commit(record)
+            manifest.commit(change_of(record))
             states[log.last_number] = image_of(manifest)
 
     def image_of(found):

@@ -21,6 +21,7 @@ from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import StoreUnavailable
 from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
 from tests.unit.storage.flush.flush_harness import KEYS, ONCE
+from tests.unit.storage.manifest.changes import change_of
 
 TOPIC = bytes(range(16))
 PARTS = KEYS.root + "_manifest_parts/"
@@ -52,7 +53,7 @@ def flush(manifest, partition, topic_id=TOPIC):
     base = state.end_offset if state else 0
     delta = {"e": base + 2, "l": base + 2, "r": [[0, base, base + 2, 0, 10, 1, 1, 5 + base, 2]]}
     key = klix_key("t", topic_id, partition, base)
-    manifest.commit({"f": [[key, 10, "ab" * 16, 1]], "p": {topic_id.hex(): {str(partition): delta}}})
+    manifest.commit(change_of({"f": [[key, 10, "ab" * 16, 1]], "p": {topic_id.hex(): {str(partition): delta}}}))
 
 
 def names(store):
@@ -143,9 +144,9 @@ def test_a_late_deletion_hits_no_newer_part_with_the_same_content(store):
         if number:
             store.inject(Fault("delete", When.LATE, key_part=PARTS))
         checkpoint()
-        manifest.commit({"d": {topic_id.hex(): 0}})
+        manifest.commit(change_of({"d": {topic_id.hex(): 0}}))
         manifest.checkpoint()  # the second time it says the same as the first
-    manifest.commit({"d": {"ff" * 16: 0}})
+    manifest.commit(change_of({"d": {"ff" * 16: 0}}))
     manifest.checkpoint()
     assert store.land() == 1
     assert refs(opened(store, 0)) == refs(manifest)
@@ -209,7 +210,7 @@ def test_dropped_topics_leave_their_part_and_are_remembered(store):
     flush(manifest, 0)
     flush(manifest, 0, bytes(16))
     manifest.checkpoint()
-    manifest.commit({"d": {bytes(16).hex(): 5, "ff" * 16: 0}})
+    manifest.commit(change_of({"d": {bytes(16).hex(): 5, "ff" * 16: 0}}))
     manifest.checkpoint()
     again = opened(store, 0)
     assert refs(again) == refs(manifest)
@@ -220,8 +221,9 @@ def test_deletions_that_are_never_due_can_be_read_again(store):
     manifest = opened(store)
     flush(manifest, 0)
     flush(manifest, 0, bytes(16))
-    manifest.commit({"p": {TOPIC.hex(): {"0": {"s": 2, "g": 2**63 - 1}}}})  # the highest file.delete.delay.ms
-    manifest.commit({"d": {bytes(16).hex(): 2**63 - 1}})
+    longest = 2**63 - 1  # file.delete.delay.ms
+    manifest.commit(change_of({"p": {TOPIC.hex(): {"0": {"s": 2, "g": longest}}}}))
+    manifest.commit(change_of({"d": {bytes(16).hex(): longest}}))
     assert len(manifest.image.deletions) == 2
     payload = json.loads(json.dumps(write_checkpoint(manifest.image)))
     assert read_checkpoint(payload, KEYS.root, "checkpoint 5").deletions == manifest.image.deletions
@@ -262,7 +264,8 @@ def test_times_go_through_a_checkpoint(store):
     ):
         row = [0, 0, 2, 0, 10, 1, 1, 1_000, 2, span_ms, late_ms]
         key = klix_key("t", TOPIC, partition, 0)
-        manifest.commit({"f": [[key, 10, "e", 1]], "p": {TOPIC.hex(): {str(partition): {"e": 2, "l": 2, "r": [row]}}}})
+        delta = {"e": 2, "l": 2, "r": [row]}
+        manifest.commit(change_of({"f": [[key, 10, "e", 1]], "p": {TOPIC.hex(): {str(partition): delta}}}))
         wanted.append((1_000 - span_ms if span_ms >= 0 else TIMES_UNKNOWN, late_ms))
     manifest.checkpoint()
     loaded = opened(store, 0)
@@ -274,7 +277,8 @@ def test_times_go_through_a_checkpoint(store):
 def test_a_smallest_timestamp_below_all_numbers_is_corruption(store):
     manifest = opened(store)
     row = [0, 0, 2, 0, 10, 1, 1, -(1 << 63) + 4, 2, 3, 0]
-    manifest.commit({"f": [[klix_key("t", TOPIC, 0, 0), 10, "e", 1]], "p": {TOPIC.hex(): {"0": {"e": 2, "r": [row]}}}})
+    file = [klix_key("t", TOPIC, 0, 0), 10, "e", 1]
+    manifest.commit(change_of({"f": [file], "p": {TOPIC.hex(): {"0": {"e": 2, "r": [row]}}}}))
     payload = json.loads(json.dumps(write_checkpoint(manifest.image)))
     part = decode_part(parts.b64decode(payload["p"][0][3]), PartKind.PARTITIONS, "p")
     columns = [column.copy() for column in part.columns]
@@ -308,7 +312,8 @@ def test_a_change_inside_of_a_part_is_found(store):
     for partition in range(3):
         for _ in range(9):
             flush(manifest, partition)
-    manifest.commit({"f": [["odd", 50, "odd", 1]], "p": {TOPIC.hex(): {"9": {"r": [[0, 0, 5, 0, 9, 1, 1, 1, 1]]}}}})
+    delta = {"r": [[0, 0, 5, 0, 9, 1, 1, 1, 1]]}
+    manifest.commit(change_of({"f": [["odd", 50, "odd", 1]], "p": {TOPIC.hex(): {"9": delta}}}))
     manifest.checkpoint()
     payload = write_of(store)
     rng = random.Random(7)

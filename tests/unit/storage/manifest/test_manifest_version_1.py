@@ -21,10 +21,12 @@ from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.manifest.partition_state import TIMES_UNKNOWN
 from kbroker.storage.manifest.parts import PartFolder
+from kbroker.storage.manifest.record import ManifestRecord
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import StoreUnavailable
 from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
 from tests.unit.storage.flush.flush_harness import KEYS, ONCE
+from tests.unit.storage.manifest.changes import change_of
 
 TOPIC = bytes(range(16))
 HEADER = struct.Struct("<4sHBxIIII")
@@ -54,7 +56,11 @@ def opened(store: FaultyStore, version: Level | None = None, epoch: int = 1) -> 
     return manifest
 
 
-def flush_of(base: int, partition: int = 0) -> dict[str, Any]:
+def flush_of(base: int, partition: int = 0) -> ManifestRecord:
+    return change_of(flush_json(base, partition))
+
+
+def flush_json(base: int, partition: int = 0) -> dict[str, Any]:
     """A record of two offsets whose times are known."""
     delta = {"e": base + 2, "l": base + 2, "r": [[0, base, base + 2, 0, 10, 1, 1, 5 + base, 2, 3, 1]]}
     key = klix_key("t", TOPIC, partition, base)
@@ -101,17 +107,17 @@ def test_a_record_of_version_1_has_references_of_nine(store: FaultyStore) -> Non
 
 def test_records_of_version_1_and_2_differ_in_the_references_alone(store: FaultyStore) -> None:
     changes: list[dict[str, Any]] = [
-        {"w": ["dir", 4096], **flush_of(0)},
+        {"w": ["dir", 4096], **flush_json(0)},
         {"p": {TOPIC.hex(): {"0": {"s": 1, "g": 5}, "1": {}}}, "q": [["left/over", 9]]},
         {"u": [["k/new.obj", 10**15]]},
-        {**flush_of(2), "d": {"ff" * 16: 7}},
+        {**flush_json(2), "d": {"ff" * 16: 7}},
         {"x": ["left/over"]},
     ]
     other = FaultyStore(MemoryStore())
     old, new = opened(store, Level(1)), opened(other)
     for change in changes:
-        old.commit(json.loads(json.dumps(change)))
-        new.commit(lambda image, change=change: change)
+        old.commit(change_of(change))
+        new.commit(lambda image, change=change: change_of(change))
     assert {payload["v"] for payload in records(store)} == {1}
     expected = records(other)
     for payload in expected:

@@ -16,6 +16,7 @@ from kbroker.storage.rewrite.orphans import QUEUE_GRACE_MS, OrphanSweep
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import PART_BYTES_MIN
 from tests.unit.storage.flush.flush_harness import KEYS, NOW_MS, ONCE, HeldClaim
+from tests.unit.storage.manifest.changes import change_of
 from tests.unit.storage.read.object_bucket import ObjectBucket, batches, topic_id
 
 OLD_SECONDS = SWEEP_AGE_MS / 1000 + 1
@@ -34,7 +35,7 @@ class Place:
         self.manifest = Manifest(log, self.clock, root=KEYS.root)
         self.manifest.load()
         for payload in made.payloads:
-            self.manifest.commit({key: payload[key] for key in ("f", "p")})
+            self.manifest.commit(change_of({key: payload[key] for key in ("f", "p")}))
         self.orphan_sweep = OrphanSweep(self.manifest, self.store, KEYS, self.clock, self.claim, broker_epoch=5)
 
     def put(self, key, data):
@@ -99,7 +100,7 @@ def test_what_cannot_be_proven_is_reported_and_stays(place, key, data):
 def test_orphans_of_a_dropped_topic_are_deleted(place):
     orphan = place.put(leftover("other", base=70), encode_object(batches(70, 2)))
     pack = place.put(pack_key(4, 0), pack_of("other", 1, batches(3, 2)))
-    place.manifest.commit({"d": {topic_id("other").hex(): 0}})
+    place.manifest.commit(change_of({"d": {topic_id("other").hex(): 0}}))
     assert place.sweep() == ([], [])  # it may be being written
     place.clock.advance(OLD_SECONDS)
     assert place.sweep() == ([pack, orphan], [pack, orphan])
@@ -127,7 +128,7 @@ def test_an_orphan_stays_while_the_objects_in_its_place_are_missing(place):
 
 def test_what_lies_below_the_log_start_is_superseded(place):
     orphan = place.put(leftover(base=0), encode_object(batches(0, 2)))
-    place.manifest.commit({"p": {topic_id("t").hex(): {"0": {"s": 15}}}})
+    place.manifest.commit(change_of({"p": {topic_id("t").hex(): {"0": {"s": 15}}}}))
     place.store.delete([place.live[0]])
     place.clock.advance(OLD_SECONDS)
     assert orphan in place.sweep()[1]
@@ -136,7 +137,7 @@ def test_what_lies_below_the_log_start_is_superseded(place):
 def test_what_deleterecords_has_passed_is_not_superseded_before_it_is_flushed(place):
     """A flush that began before may be storing it: once queued, its key could never be named."""
     in_flight = place.put(leftover(base=30, generation=0), encode_object(batches(30, 2)))
-    place.manifest.commit({"p": {topic_id("t").hex(): {"0": {"s": 36}}}})
+    place.manifest.commit(change_of({"p": {topic_id("t").hex(): {"0": {"s": 36}}}}))
     place.clock.advance(OLD_SECONDS)
     found, queued = place.sweep()
     assert in_flight in found
@@ -148,7 +149,8 @@ def test_live_queued_and_reserved_objects_and_foreign_keys_are_no_orphans(place)
     reserved = place.put(leftover(generation=3), encode_object(batches(3, 2)))
     for key in ("notes.txt", "_claims/0000000005.json", "_probe/1", "_metadata/x"):
         place.put(key, b"{}")
-    place.manifest.commit({"q": [[KEYS.relative(queued), NOW_MS * 2]], "u": [[KEYS.relative(reserved), NOW_MS * 2]]})
+    known = {"q": [[KEYS.relative(queued), NOW_MS * 2]], "u": [[KEYS.relative(reserved), NOW_MS * 2]]}
+    place.manifest.commit(change_of(known))
     place.clock.advance(OLD_SECONDS)
     assert place.sweep() == ([], [])
 
@@ -178,8 +180,8 @@ def test_unfinished_uploads_of_our_keys_are_dropped_when_they_are_old(place):
     place.clock.advance(OLD_SECONDS)
     young = KEYS.full(leftover(base=15))
     place.store.create_multipart(young)
-    place.manifest.commit({"u": [[KEYS.relative(ours[0]), NOW_MS * 2]]})
+    place.manifest.commit(change_of({"u": [[KEYS.relative(ours[0]), NOW_MS * 2]]}))
     assert place.orphan_sweep.sweep_uploads() == 1
-    place.manifest.commit({"x": [KEYS.relative(ours[0])]})
+    place.manifest.commit(change_of({"x": [KEYS.relative(ours[0])]}))
     assert place.orphan_sweep.sweep_uploads() == 1
     assert sorted(upload.key for upload in place.store.list_multipart("")) == sorted([*foreign, young])

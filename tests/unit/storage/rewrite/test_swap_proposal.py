@@ -35,6 +35,7 @@ from kbroker.storage.stores.object_store import StoreError
 from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
 from tests.unit.pipeline.slice_compaction import DAY_MS, Side
 from tests.unit.storage.flush.flush_harness import KEYS, ONCE, topic_id
+from tests.unit.storage.manifest.changes import change_of
 
 ID = "0123456789abcdef" * 2
 COMPACTED = {2: b"2", 3: b"3"}
@@ -148,8 +149,8 @@ def test_of_two_partitions_one_may_be_obsolete(tmp_path):
     fill(side)
     fill(side, 1)
     job, _ = side.proposed()
-    side.s.manifest.commit({"p": {topic_id("t").hex(): {"0": {"s": 1}}}})  # does not change the objects
-    side.s.manifest.commit({"p": {topic_id("t").hex(): {"1": {"s": 2}}}})
+    side.s.manifest.commit(change_of({"p": {topic_id("t").hex(): {"0": {"s": 1}}}}))  # does not change the objects
+    side.s.manifest.commit(change_of({"p": {topic_id("t").hex(): {"1": {"s": 2}}}}))
     assert side.inbox.look() == 1
     assert [(outcome.partition, outcome.status) for outcome in job.answer().outcomes] == [(0, SWAPPED), (1, OBSOLETE)]
     assert side.contents() == side.contents(1) == COMPACTED
@@ -163,7 +164,7 @@ def test_a_swap_removes_aborted_transactions_that_the_log_serves_no_longer(side)
     job, proposal = side.proposed()
     clean_offset = proposal.swaps[0].clean_offset
     later = (8, 0, clean_offset, clean_offset + 1)
-    side.s.manifest.commit({"p": {topic_id("t").hex(): {"0": {"a": [[9, 0, 1, 2], [*later]]}}}})
+    side.s.manifest.commit(change_of({"p": {topic_id("t").hex(): {"0": {"a": [[9, 0, 1, 2], [*later]]}}}}))
     swap = proposal.swaps[0]._replace(gone=(1, clean_offset, 77))
     store_proposal(side, encode_proposal(proposal._replace(swaps=(swap,))), job.id)
     partition = side.s.table.partition("t", 0)
