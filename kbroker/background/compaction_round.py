@@ -242,8 +242,8 @@ class CompactionRound:
 
         def change(image: ManifestImage) -> ManifestRecord | None:
             nonlocal obsolete
-            if partition.deleted or not self._is_current(image, outputs):
-                obsolete = True
+            obsolete = partition.deleted or not self._is_current(image, outputs)
+            if obsolete:
                 return None
             delta = PartitionDelta(
                 grace_ms=self._config.file_delete_delay_ms if outputs else 0,

@@ -193,6 +193,8 @@ class Retention:
 
         def change(image: ManifestImage) -> ManifestRecord | None:
             nonlocal objects, size
+            targets.clear()
+            objects = size = 0
             partitions: dict[PartitionId, PartitionDelta] = {}
             for partition, config in expired:
                 state = image.partition(partition.topic_id, partition.index)

@@ -175,6 +175,7 @@ class LogStarts:
         moved: list[Target] = []
 
         def change(image: ManifestImage) -> ManifestRecord | None:
+            moved.clear()
             deltas: dict[PartitionId, PartitionDelta] = {}
             for partition, offset in targets:
                 state = image.partition(partition.topic_id, partition.index)

@@ -213,20 +213,15 @@ class FlushSteps:
         self._advance(window.end_lsn)
 
     def _commit(self, window: FlushWindow, files: list[StoredFile]) -> None:
-        # Once handed to the log, a record is never built a second time: after a failure it is in doubt, and settled.
-        given = False
-
         def change(image: ManifestImage) -> ManifestRecord:
-            nonlocal given
-            record = window.record(files, self._data_dir_id, self._clock.now_ms(), self._settings.delete_grace_ms)
-            given = True
-            return record
+            return window.record(files, self._data_dir_id, self._clock.now_ms(), self._settings.delete_grace_ms)
 
         def attempt() -> None:
-            if given:
-                self._manifest.settle()
-            else:
+            """After a failure the record may be in doubt: the window is committed when the image has its end."""
+            self._manifest.settle()
+            if self._committed_lsn() < window.end_lsn:
                 self._manifest.commit(change)
+
 
         self.guard.run("storing a manifest record", attempt)
         for file in files:
@@ -237,11 +232,14 @@ class FlushSteps:
         """Settles an earlier record in doubt; if it is committed, its window is flushed. No window is in progress."""
         self.guard.run("settling a manifest record", self._manifest.settle)
         image = self._manifest.image
-        flushed_lsn = image.wal_flushed_lsn(self._data_dir_id) or 0
+        flushed_lsn = self._committed_lsn()
         if flushed_lsn > self.flushed_lsn:
             for partition in self._source.all_partitions():
                 note_flushed(partition, image, partition.topic_id, partition.index)
             self._advance(flushed_lsn)
+
+    def _committed_lsn(self) -> int:
+        return self._manifest.image.wal_flushed_lsn(self._data_dir_id) or 0
 
     def _advance(self, lsn: int) -> None:
         self._wal.trim(lsn)

@@ -1,16 +1,17 @@
 """The manifest: the numbered log of what exists in the bucket, and the image that follows from it.
 
-A change is committed when its record is stored; only then is it applied to the image. A record with an unknown outcome
-(a time-out, say) is in doubt, and nothing else is written before it is settled by appending the very same record again:
-the log distinguishes its own earlier success from a conflict.
+A change is committed when its record is stored; only then is it applied to the image. Changes of several threads share
+a record where they can (group_commit). A record with an unknown outcome (a time-out, say) is in doubt, and nothing else
+is written before it is settled by appending the very same record again: the log distinguishes its own earlier success
+from a conflict.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from kbroker.clock import Clock
 from kbroker.errors import CorruptionError
@@ -21,6 +22,7 @@ from kbroker.storage.ledger.numbered_log_format import checkpoint_name
 from kbroker.storage.ledger.ownership import check_only_claims
 from kbroker.storage.manifest.checked_columns import CheckedColumns, check_columns
 from kbroker.storage.manifest.checkpoint import CheckpointWriter, read_checkpoint
+from kbroker.storage.manifest.group_commit import Change, Commit, WaitingCommits, joined_record
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.part import VERSION as PART_VERSION
 from kbroker.storage.manifest.parts import PartFolder
@@ -43,10 +45,15 @@ PARTS_SUFFIX = "_parts/"
 
 CLOSING_OBJECTS = 2  # a stop leaves at most so many records after a checkpoint
 
-Change = ManifestRecord | Callable[[ManifestImage], ManifestRecord | None]
-# A record as it is stored, the same checked, and what runs before it is applied.
-_Doubted = tuple[dict[str, Any] | bytes, CheckedColumns, Callable[[], None] | None]
 Background = Callable[[Callable[[], None]], object]
+
+
+class _Doubted(NamedTuple):
+    """A record that is not known to be stored."""
+
+    payload: dict[str, Any] | bytes  # as it is stored
+    checked: CheckedColumns
+    commits: Sequence[Commit]
 
 
 class RecordLog(Protocol):
@@ -79,11 +86,12 @@ class RecordLog(Protocol):
 class Manifest:
     """Loads the image, commits changes to it, writes checkpoints.
 
-    One lock serialises commits; it is held during requests to the store, so no I/O thread may take it (asserted in a
-    debug build). Under it the image's own lock is taken, never the other way round. A checkpoint runs beside commits:
-    it holds the lock only while it copies its content. `record_version` and `part_version` are asked in which version
-    a record, or a part of a checkpoint, is to be written. `on_fenced` is called once, on the thread that noticed, when
-    another broker has taken over: the broker must stop, and keep its WAL.
+    One lock serialises records; it is held during requests to the store, so no I/O thread may take it (asserted in a
+    debug build). Its holder commits what other threads wait for, too: it evaluates their changes and calls their
+    `before_apply`. So callers hold no lock that these take. Under it the image's own lock is taken, never the other way
+    round. A checkpoint runs beside commits: it holds the lock only while it copies its content. `record_version` and
+    `part_version` are asked in which version a record, or a part of a checkpoint, is to be written. `on_fenced` is
+    called once, on the thread that noticed, when another broker has taken over: the broker must stop, and keep its WAL.
     """
 
     def __init__(
@@ -113,6 +121,7 @@ class Manifest:
         self._background: Background = lambda call: call()
         self._is_checkpointing = False
         self._closed = False
+        self._commits = WaitingCommits()
         self._in_doubt: _Doubted | None = None
         self._since_checkpoint = 0
         self._rows_since = 0
@@ -178,33 +187,30 @@ class Manifest:
                 raise StoreUnavailable(f"{error}: checkpoint {number} has been replaced; read it again") from error
             raise CorruptionError(f"manifest checkpoint {number}: {error} is missing") from error
 
-    def commit(self, change: Change, before_apply: Callable[[], None] | None = None) -> ManifestRecord | None:
-        """Commits a change; returns it as applied, or None when a callable `change` returned None.
+    def commit(self, change: Change, before_apply: Callable[[], None] | None = None) -> bool:
+        """Commits a change; False when a callable `change` returned None.
 
-        A callable gets the image that the change applies to, with all doubts settled and no other commit in between.
-        The time is filled in. `before_apply` runs when the record is stored and the image is not changed yet.
+        A callable gets the image, with all doubts settled; until its change is applied, no other commit changes the
+        same partitions, topics or keys. It may be called again, and by another thread that commits. The time is set.
+        `before_apply` runs when the record is stored and the image is not changed yet.
         Raises Fenced; CorruptionError (nothing was written: the change does not fit); StoreError (this record, or an
         earlier one, is in doubt).
         """
         assert_may_block()
+        commit = Commit(change, before_apply)
+        self._commits.put(commit)
         with self._lock:
-            self._settle_locked()
-            record = change(self.image) if callable(change) else change
-            if record is None:
-                return None
-            record = record._replace(time_ms=self._clock.now_ms())
-            version = self._record_version()
-            if version == 1:
-                record = without_times(record)
-            columns = encode_record(record)  # in any version: they are checked and applied fastest
-            checked = check_columns(self.image, columns, "new manifest record")
-            stored = columns if version == COLUMNS_VERSION else encode_json(record, version)
-            self._in_doubt = (stored, checked, before_apply)
-            self._settle_locked()
+            try:
+                while not commit.is_answered:
+                    self._settle_locked()
+                    self._commit_locked(self._commits.take(self.image))
+            finally:
+                if not commit.is_answered:
+                    self._commits.withdraw(commit)
             due = self._begin_checkpoint_locked()
         if due:
             self._run_checkpoint()
-        return record
+        return commit.result()
 
     def settle(self) -> None:
         """Settles a record in doubt, and applies it. Raises as `commit`."""
@@ -237,19 +243,42 @@ class Manifest:
         with self._checkpoint_lock:
             self._closed = True
 
+    def _commit_locked(self, commits: Sequence[Commit]) -> None:
+        """Commits these by one record, and answers them. If that is refused, each gets one of its own: a change that
+        does not fit spoils no other. Raises what else goes wrong, for the caller of this thread."""
+        try:
+            if commits:
+                records = [commit.record for commit in commits if commit.record is not None]
+                record = joined_record(records, self._clock.now_ms())
+                self._in_doubt = _Doubted(*_draft(self.image, record, self._record_version()), commits)
+            self._settle_locked()
+        except BaseException as error:
+            is_refused = self._in_doubt is None and isinstance(error, Exception)  # nothing was written
+            if is_refused and len(commits) > 1:
+                self._commits.put_back(commits)
+                return
+            for commit in commits:
+                commit.answer(error)
+            if not is_refused:
+                raise
+        else:
+            for commit in commits:
+                commit.answer()
+
     def _settle_locked(self) -> None:
         if self.fenced is not None:
             raise self.fenced
         if self._in_doubt is None:
             return
-        payload, checked, before_apply = self._in_doubt
+        payload, checked, commits = self._in_doubt
         try:
             self._guard_fence(lambda: self._log.append(RECORD_KIND, payload))
         except ValueError:
             self._in_doubt = None  # too large to be a record: it was never sent
             raise
-        if before_apply is not None:
-            before_apply()
+        for commit in commits:
+            if commit.before_apply is not None:
+                commit.before_apply()
         apply_columns(self.image, checked)
         self._in_doubt = None
         self.records += 1
@@ -342,6 +371,15 @@ class Manifest:
                 if self._on_fenced is not None:
                     self._on_fenced(error)
             raise
+
+
+def _draft(image: ManifestImage, record: ManifestRecord, version: int) -> tuple[dict[str, Any] | bytes, CheckedColumns]:
+    """A record as it is stored in this version, and as it is applied. Raises CorruptionError."""
+    if version == 1:
+        record = without_times(record)
+    columns = encode_record(record)  # in any version: they are checked and applied fastest
+    checked = check_columns(image, columns, "new manifest record")
+    return columns if version == COLUMNS_VERSION else encode_json(record, version), checked
 
 
 def _in_thread(call: Callable[[], None]) -> None:

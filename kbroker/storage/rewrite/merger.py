@@ -215,6 +215,7 @@ class Merger:
         """Commits the record: outputs for inputs, except where the inputs have changed."""
 
         def change(image: ManifestImage) -> ManifestRecord | None:
+            report.obsolete = report.merges = report.objects_replaced = 0
             files: list[FileEntry] = []
             partitions: dict[PartitionId, PartitionDelta] = {}
             queued: list[tuple[str, int]] = []

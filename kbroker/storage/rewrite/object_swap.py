@@ -67,9 +67,9 @@ class ReservedKeys:
 
         def change(image: ManifestImage) -> ManifestRecord | None:
             nonlocal reserved
-            if any(image.is_live(key) or key in image.deletions or key in image.reserved for key in keys):
+            reserved = not any(image.is_live(key) or key in image.deletions or key in image.reserved for key in keys)
+            if not reserved:
                 return None
-            reserved = True
             due_ms = self._clock.now_ms() + limits.REWRITE_RESERVATION_MS
             return ManifestRecord(reserved=tuple((key, due_ms) for key in keys))
 

@@ -208,6 +208,7 @@ class ProposalJudge:
         swapped: list[tuple[Swap, PlaceRules, tuple[int, ...]]] = []
 
         def change(image: ManifestImage) -> ManifestRecord | None:
+            swapped.clear()
             files: list[FileEntry] = []
             deltas: dict[PartitionId, PartitionDelta] = {}
             for swap, rules, reserved in swaps:

@@ -25,7 +25,7 @@ from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import StoreUnavailable
 from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
 from tests.unit.storage.flush.flush_harness import KEYS, KIB, MIB, NOW_MS, ONCE, Storage, batch, topic_id
-from tests.unit.storage.manifest.changes import change_of
+from tests.unit.storage.manifest.changes import change_of, evaluate_twice
 
 DAY = 86_400.0
 NOISE = random.Random(5).randbytes(2 * MIB)
@@ -327,6 +327,17 @@ def test_a_failed_merge_is_retried_under_another_key(storage, deleted):
     assert KEYS.relative(ref.key) != given_up
     assert KEYS.parse(ref.key).generation == 1  # or it would never be merged a second time
     storage.store.delete([KEYS.full(given_up)])
+    assert values(storage) == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_merge_that_waits_for_another_record_counts_once(storage, monkeypatch):
+    storage.add_topic("t", 2)
+    for n in range(4):
+        write(storage, b"%d" % n, flush=False)
+        write(storage, b"%d" % n, partition=1)
+    evaluate_twice(storage.manifest, monkeypatch)
+    report = converter(storage).run_once()
+    assert (report.merges, report.obsolete, report.objects_replaced, report.objects_written) == (2, 0, 8, 2)
     assert values(storage) == [b"0", b"1", b"2", b"3"]
 
 

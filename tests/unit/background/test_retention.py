@@ -10,7 +10,7 @@ from kbroker.storage.stores.object_store import StoreUnavailable
 from kbroker.storage.stores.store_faults import FaultyStore
 from kbroker.topic_config import parse_topic_config
 from tests.unit.storage.flush.flush_harness import KEYS, NOW_MS, HeldClaim, Storage, batch, topic_id
-from tests.unit.storage.manifest.changes import change_of
+from tests.unit.storage.manifest.changes import change_of, evaluate_twice
 
 HOUR = 3_600_000
 
@@ -76,6 +76,16 @@ def test_very_many_objects_expire_by_several_records(storage, monkeypatch):
     assert storage.retention.check_once() == 3
     assert [log_start(storage, "t", partition) for partition in range(3)] == [7, 3, 1]
     assert (sum(removed), max(removed)) == (11, 3)
+
+
+def test_an_expiry_that_waits_for_another_record_counts_once(storage, monkeypatch):
+    storage.add_topic("t", 1, retention_ms=2 * HOUR)
+    fill(storage, "t", 4)
+    size = next(storage.manifest.image.objects_from(topic_id("t"), 0)).length
+    evaluate_twice(storage.manifest, monkeypatch)
+    assert storage.retention.check_once() == 1
+    assert (storage.retention.expired_objects, storage.retention.expired_bytes) == (1, size)
+    assert log_start(storage, "t") == 1
 
 
 def test_nothing_else_expires_while_the_delete_queue_is_long(storage, monkeypatch):
