@@ -102,7 +102,6 @@ def _share_partitions(
     built = SharePartitions(
         clock,
         share_states,
-        leader_epoch=cluster.claim.epoch,
         find_log=logs.partition_by_id,
         settings_of=lambda group_id: group_settings(
             topics.image.group_configs.get(group_id, {}), topics.broker_configs

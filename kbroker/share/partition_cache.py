@@ -47,6 +47,7 @@ class Shared:
     def __init__(self, cache: PartitionCache, key: ShareKey, log: Any) -> None:
         self.key = key
         self.log = log
+        self.leader_epoch: int = log.leader_epoch
         self.partition: SharePartition | None = None
         self.failure: ErrorCode | None = None  # why it was not loaded, or was dropped; waiting fetches end with it
         self._cache = cache
@@ -66,6 +67,8 @@ class Shared:
         """(offset to read, end of the read) at or above `offset`; None: nothing now. Raises KafkaError if it failed."""
         if self.failure is not None:
             raise KafkaError(self.failure)
+        if self.log.leader_epoch < 0:  # the cache drops it in a moment
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if self.partition is None or self._reading:
             return None
         self.partition.log_starts_at(self.log.log_start_offset)
@@ -164,7 +167,6 @@ class PartitionCache:
         loop: EventLoop,
         store: ShareStateStore,
         *,
-        leader_epoch: int,
         find_log: Callable[[bytes, int], Any],
         settings_of: Callable[[str], ShareSettings],
         read_cold: ReadCold,
@@ -176,7 +178,6 @@ class PartitionCache:
         self.settings_of = settings_of
         self.read_cold = read_cold
         self._store = store
-        self._leader_epoch = leader_epoch
         self._find_log = find_log
         self._offset_for_time = offset_for_time
         self._now_ms = now_ms
@@ -188,7 +189,8 @@ class PartitionCache:
 
     @loop_thread_only
     def get(self, key: ShareKey) -> Shared | ErrorCode:
-        """The partition, whose load begins if it is new; or UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION."""
+        """The partition, whose load begins if it is new, or an error: UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION,
+        NOT_LEADER_OR_FOLLOWER."""
         log = self._find_log(key.topic_id, key.partition)
         known = self._groups.get(key.group_id, {}).get(key)
         if log is None:
@@ -196,6 +198,13 @@ class PartitionCache:
                 self.drop(key)
             known_topic = self._find_log(key.topic_id, 0) is not None
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if known_topic else ErrorCode.UNKNOWN_TOPIC_ID
+        if log.leader_epoch < 0:
+            if known is not None:
+                self.drop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if known is not None and known.log is not log:  # of an earlier leadership
+            self.drop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            known = None
         if known is None:
             known = Shared(self, key, log)
             self._groups.setdefault(key.group_id, {})[key] = known
@@ -221,6 +230,14 @@ class PartitionCache:
             self._groups.pop(key.group_id, None)
         if shared is not None:
             shared.end(error)
+
+    @loop_thread_only
+    def drop_resigned(self, topic_id: bytes, index: int) -> None:
+        """Drops a partition in all groups, unless it is led here once more."""
+        for group in list(self._groups.values()):
+            for key, shared in list(group.items()):
+                if key[1:] == (topic_id, index) and shared.log.leader_epoch < 0:
+                    self.drop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def drop_unused(self, group_id: str) -> None:
         """Drops the partitions of a group without sessions; those that are not idle follow when they are."""
@@ -272,7 +289,7 @@ class PartitionCache:
     def _placed(self, state: SharePartitionState, shared: Shared, offset: int) -> None:
         """The start offset becomes durable before anything is read: a crash must not move it."""
         state = state._replace(start_offset=offset)
-        written = self._store.write(*shared.key, state.state_epoch, self._leader_epoch, offset, 0, ())
+        written = self._store.write(*shared.key, state.state_epoch, shared.leader_epoch, offset, 0, ())
         written.add_done_callback(
             lambda done: self.loop.post(
                 partial(self._loading, shared, lambda shared, _: self._loaded(shared, state), done)
@@ -283,7 +300,7 @@ class PartitionCache:
         shared.partition = SharePartition(
             shared.key,
             state,
-            leader_epoch=self._leader_epoch,
+            leader_epoch=shared.leader_epoch,
             store=self._store,
             loop=self.loop,
             settings=shared.settings,

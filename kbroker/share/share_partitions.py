@@ -47,7 +47,6 @@ class SharePartitions:
         clock: Clock,
         store: ShareStateStore,
         *,
-        leader_epoch: int,
         find_log: Callable[[bytes, int], Any],
         settings_of: Callable[[str], ShareSettings],
         read_cold: ReadCold,
@@ -60,7 +59,6 @@ class SharePartitions:
         self.cache = PartitionCache(
             self.loop,
             store,
-            leader_epoch=leader_epoch,
             find_log=find_log,
             settings_of=settings_of,
             read_cold=read_cold,
@@ -118,6 +116,10 @@ class SharePartitions:
     def state_reset(self, group_id: str, topic_id: bytes, index: int) -> None:
         """The durable state was reset or deleted (ShareStates.on_reset): what is held of it is void."""
         self.loop.post(partial(self.cache.drop, ShareKey(group_id, topic_id, index)))
+
+    def partition_resigned(self, topic_id: bytes, index: int) -> None:
+        """The partition is not led here any more: what its groups hold of it is void."""
+        self.loop.post(partial(self.cache.drop_resigned, topic_id, index))
 
     # -- the ends of sessions and connections --------------------------------------------------------------------
 

@@ -91,6 +91,7 @@ class BatchLog:
     def __init__(self) -> None:
         self.batches: list[tuple[int, bytes]] = []
         self.log_start_offset = 0
+        self.leader_epoch = 1
         self.cold_below = 0  # objects alone have what lies below
         self.stable: int | None = None  # the last stable offset, if it is not the end
         self.waiters = WaitList()

@@ -45,7 +45,6 @@ class Broker:
         self.share_partitions = SharePartitions(
             self.clock,
             self.states,
-            leader_epoch=1,
             find_log=lambda topic_id, index: (
                 self.logs[index] if topic_id == TOPIC and 0 <= index < len(self.logs) else None
             ),
@@ -529,3 +528,32 @@ def test_what_members_get_counts_as_fetched() -> None:
     assert broker.got("b") == []
     log = broker.logs[0]
     assert (log.fetched_records, log.fetched_bytes) == (20, sum(len(data) for _, data in log.batches))
+
+
+def test_share_requests_end_with_the_leadership_of_their_partition() -> None:
+    broker = Broker()
+    broker.append(records=3)
+    assert broker.got("a") == [(0, 2, 1)]
+    waiting = broker.asked("b", max_wait_ms=60_000)
+    broker.logs[0].leader_epoch = -1
+    broker.share_partitions.partition_resigned(TOPIC, 0)
+    broker.loop.run_pending()
+    assert errors(waiting.result(timeout=0)) == {0: ErrorCode.NOT_LEADER_OR_FOLLOWER}
+    assert len(broker.share_partitions.cache) == 0
+    assert errors(broker.fetch("a")) == {0: ErrorCode.NOT_LEADER_OR_FOLLOWER}
+    refused = broker.acknowledge("a", {0: [(0, 2, [ACCEPT])]})
+    assert errors(refused) == {0: ErrorCode.NOT_LEADER_OR_FOLLOWER}
+
+
+def test_the_next_leadership_reads_the_durable_state_and_writes_its_own_epoch() -> None:
+    broker = Broker()
+    broker.append(records=3)
+    assert broker.got("a") == [(0, 2, 1)]
+    before = broker.logs[0]
+    before.leader_epoch = -1
+    broker.logs[0] = BatchLog()
+    broker.logs[0].leader_epoch = 5
+    broker.append(records=4)
+    assert broker.got("b") == [(0, 3, 1)], "no member holds records of the leadership before"
+    broker.acknowledge("b", {0: [(0, 0, [ACCEPT])]})
+    assert broker.states.states["g", TOPIC, 0].leader_epoch == 5
