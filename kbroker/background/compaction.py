@@ -68,11 +68,12 @@ class Cleanable:
 
 
 def compacted_partitions(table: LogTable) -> Iterator[tuple[Any, Any]]:
-    """The partitions of the topics whose cleanup.policy contains compact, each with its topic's config."""
+    """The partitions led here of topics whose cleanup.policy contains compact, each with its topic's config."""
     for topic_log in list(table.by_id.values()):
         if topic_log.config.compacted:
             for partition in topic_log.partitions:
-                yield partition, topic_log.config
+                if partition.leader_epoch >= 0:
+                    yield partition, topic_log.config
 
 
 def cleanable(state: PartitionState, config: Any, now_ms: int, created_ms_of: Callable[[int], int]) -> Cleanable:

@@ -242,7 +242,7 @@ class CompactionRound:
 
         def change(image: ManifestImage) -> ManifestRecord | None:
             nonlocal obsolete
-            obsolete = partition.deleted or not self._is_current(image, outputs)
+            obsolete = partition.leader_epoch < 0 or not self._is_current(image, outputs)
             if obsolete:
                 return None
             delta = PartitionDelta(

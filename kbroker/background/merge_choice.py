@@ -101,7 +101,7 @@ class MergeChoice:
     def _due_of(self, topic_log: TopicLog, partition: Any, bounds: MergeLimits) -> Iterator[Merge]:
         place, now_ms = (partition.topic_id, partition.index), self._clock.now_ms()
         state = self._manifest.image.partition(*place)
-        if state is None or partition.deleted or topic_log.config.kfs:
+        if state is None or partition.leader_epoch < 0 or topic_log.config.kfs:
             return
         look = self._looks.get(place)
         if (
@@ -188,7 +188,7 @@ class MergeChoice:
             refs,
             generation + 1,
             topic_log.config.file_delete_delay_ms,
-            lambda: bool(partition.deleted),
+            lambda: partition.leader_epoch < 0,
         )
 
 

@@ -173,7 +173,7 @@ class Retention:
         """How many objects expire when the log start moves to its target, at least 1; 0 when it stays."""
         image = self._manifest.image
         state = image.partition(partition.topic_id, partition.index)
-        if state is None or partition.deleted:
+        if state is None or partition.leader_epoch < 0:
             return 0
         target = self._target(partition, state, config)
         if target <= state.log_start_offset:
@@ -198,7 +198,7 @@ class Retention:
             partitions: dict[PartitionId, PartitionDelta] = {}
             for partition, config in expired:
                 state = image.partition(partition.topic_id, partition.index)
-                if state is None or partition.deleted:
+                if state is None or partition.leader_epoch < 0:
                     continue
                 target = self._target(partition, state, config)
                 if target > state.log_start_offset:

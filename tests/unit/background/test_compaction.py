@@ -530,7 +530,7 @@ def test_a_deleted_topic_is_not_compacted(storage):
     real = c.pacer.acquire
 
     def acquire(count):
-        partition.deleted = True
+        partition.mark_deleted()
         real(count)
 
     c.pacer.acquire = acquire

@@ -45,7 +45,7 @@ def image_of(rng: random.Random, count: int) -> ManifestImage:
 
 
 def choice_of(image: ManifestImage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> MergeChoice:
-    partition = SimpleNamespace(topic_id=TOPIC, index=0, deleted=False)
+    partition = SimpleNamespace(topic_id=TOPIC, index=0, leader_epoch=1)
     topic = SimpleNamespace(name="t", topic_id=TOPIC, config=CONFIG, partitions=[partition])
     monkeypatch.setattr(MergeChoice, "_bounds_of", lambda self, config: BOUNDS)
     table = SimpleNamespace(by_id={TOPIC: topic})
