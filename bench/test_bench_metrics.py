@@ -80,7 +80,6 @@ def logs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LogTable]:
             topic_id = (number + 1).to_bytes(16, "big")
             topic = table.add_topic(f"topic-{number}", topic_id, PARTITIONS // request.param, config)
             for partition in topic.partitions:
-                partition.leader_epoch = 1
                 append(log, partition, batch)
         log.wal.sync(30)
         yield table

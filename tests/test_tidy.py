@@ -39,8 +39,8 @@ PUBLIC = {"_asdict", "_exit", "_fast", "_fields", "_make", "_replace"}  # the st
 # C structures and code below Python; nothing in them is called from Python.
 NO_PYTHON_API = {
     "net.channel", "net.epoll", "net.receive", "net.send", "net.sender", "net.transport",
-    "partition.index_lists", "partition.transactions", "records.compact_output", "requests.fetch_answer",
-    "requests.produce_judge", "wal.batches",
+    "partition.index_lists", "partition.transactions", "records.compact_output", "requests.current_leader",
+    "requests.fetch_answer", "requests.produce_judge", "wal.batches",
 }  # fmt: skip
 # The packages of compiled modules: each imports only those before it, ...
 COMPILED_PACKAGES = ("base", "records", "wal", "partition", "manifest", "net", "requests")

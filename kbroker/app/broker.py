@@ -93,6 +93,7 @@ from kbroker.handlers.base import Context
 from kbroker.handlers.client_telemetry import ClientTelemetry
 from kbroker.handlers.registry import FIRST_MODULES, load_handlers
 from kbroker.log.cold_read import ColdReader
+from kbroker.log.leaders import OwnLeaders
 from kbroker.log.log_table import LogTable, TopicLog
 from kbroker.log.recovery import LogRecoveryReport, recover_log
 from kbroker.log.unflushed import described, unflushed_ranges
@@ -105,6 +106,7 @@ from kbroker.wire.dispatch import AdvertisedListener, Dispatcher
 from kbroker.wire.server import WireOptions, WireServer, bind
 
 if TYPE_CHECKING:
+    from kbroker._fast.partition.partition import Partition
     from kbroker.admin.http_endpoint import HttpEndpoint
     from kbroker.background.compaction_cleaner import Cleaner
     from kbroker.background.converter import Converter
@@ -330,11 +332,17 @@ class Broker:
         self.groups, self.producer_ids, self.transactions = built.groups, built.producer_ids, built.transactions
         self.share_states, self.share_partitions = built.share_states, built.share_partitions
         self.logs.on_removed = self._topic_removed
+        if self.share_partitions is not None:
+            self.logs.on_resigned = self._partition_resigned
         built.start()
 
     def _topic_removed(self, topic: TopicLog) -> None:
         self.retention.topic_removed(topic)
         self.groups.on_topic_deleted(topic.name)
+
+    def _partition_resigned(self, partition: Partition) -> None:
+        assert self.share_partitions is not None
+        self.share_partitions.partition_resigned(partition.topic_id, partition.index)
 
     def _build_wire(self, listening: socket.socket) -> None:
         config = self.config
@@ -342,8 +350,12 @@ class Broker:
         self._large_workers = ThreadPoolExecutor(LARGE_WORKERS, thread_name_prefix="kbroker-large")
         self.cold_reader = ColdReader()
         self.telemetry = ClientTelemetry(self.clock)
+        leaders = OwnLeaders(
+            self.logs.by_id, config.node_id, lambda: self.cluster.topics.broker_configs.text("broker.rack")
+        )
         self._context = Context(
             logs=self.logs,
+            leaders=leaders,
             topics=self.cluster.topics,
             cold_reader=self.cold_reader,
             cluster_id=self.cluster.keys.cluster_id,
@@ -353,7 +365,6 @@ class Broker:
         )
         options = WireOptions(
             reactors=config.io_threads,
-            node_id=config.node_id,
             frame_memory_bytes=config.pools.request_frames,
             answer_memory_bytes=config.pools.answers,
             frame_bytes_max=config.kafka["socket.request.max.bytes"],
@@ -369,6 +380,7 @@ class Broker:
             self.logs,
             self._dispatcher,
             options,
+            leaders=leaders,
             cold_reader=self.cold_reader,
             executor=self._workers,
         )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # the listener opens before the coordinators are loaded
     from kbroker.coordinator.transaction.coordinator import TransactionCoordinator
     from kbroker.handlers.client_telemetry import ClientTelemetry
     from kbroker.log.cold_read import ColdReader
+    from kbroker.log.leaders import Leaders
     from kbroker.log.log_starts import LogStarts
     from kbroker.log.log_table import LogTable
     from kbroker.share.share_partitions import SharePartitions
@@ -34,6 +35,11 @@ class RequestInfo(NamedTuple):
     advertised_host: str  # of the listener that the client came through
     advertised_port: int
     connection: Connection | None = None  # None where many requests share this envelope: heartbeats
+
+    @property
+    def listener(self) -> tuple[str, int]:
+        """As Leaders.nodes takes it."""
+        return self.advertised_host, self.advertised_port
 
 
 class Waiting(NamedTuple):
@@ -51,6 +57,7 @@ class Context:
     """
 
     logs: LogTable
+    leaders: Leaders
     topics: Topics
     cold_reader: ColdReader
     cluster_id: str

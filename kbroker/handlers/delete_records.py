@@ -4,7 +4,8 @@ Behaviour:
 - An offset, or -1 for the high watermark; the answer has the log start offset afterwards. Lower offsets change
   nothing. Objects wholly below it are deleted after file.delete.delay.ms.
 - Outside of 0 to the high watermark: OFFSET_OUT_OF_RANGE (1). cleanup.policy without delete: POLICY_VIOLATION (44). An
-  internal topic: INVALID_TOPIC (17). Unknown partition: UNKNOWN_TOPIC_OR_PARTITION (3).
+  internal topic: INVALID_TOPIC (17). Unknown partition: UNKNOWN_TOPIC_OR_PARTITION (3); not led here:
+  NOT_LEADER_OR_FOLLOWER (6).
 - Answered when the new starts are in the object store: they outlive a crash and the loss of the disk. While it is
   away: REQUEST_TIMED_OUT (7) at the request's time-out at the latest, and the starts may still move later.
 
@@ -20,7 +21,7 @@ from concurrent.futures import Future
 from kbroker._fast.partition.partition import Partition
 from kbroker.errors import KafkaError
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.leadership import led_partition
+from kbroker.handlers.leadership import end_of, led_partition
 from kbroker.protocol.apis.records.k21_delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
@@ -58,10 +59,11 @@ def handle(
             answer.set_exception(error)
             return
         for result, partition, _ in moves:
-            if error is None:
-                result.low_watermark = partition.log_start_offset
+            ended = end_of(partition)
+            if error is not None or ended:
+                result.error_code = ended if error is None else error.code
             else:
-                result.error_code = error.code
+                result.low_watermark = partition.log_start_offset
         answer.set_result(response)
 
     targets = [(partition, offset) for _, partition, offset in moves]

@@ -26,7 +26,7 @@ BROKERS, CONTROLLERS = 1, 2
 
 
 def handle(context: Context, info: RequestInfo, request: DescribeClusterRequest) -> DescribeClusterResponse:
-    """One broker."""
+    """The live brokers."""
     if info.api_version >= 1 and request.endpoint_type != BROKERS:
         mismatch = request.endpoint_type == CONTROLLERS
         return DescribeClusterResponse(
@@ -37,12 +37,8 @@ def handle(context: Context, info: RequestInfo, request: DescribeClusterRequest)
         cluster_id=context.cluster_id,
         controller_id=context.node_id,
         brokers=[
-            DescribeClusterBroker(
-                broker_id=context.node_id,
-                host=info.advertised_host,
-                port=info.advertised_port,
-                rack=context.topics.broker_configs.text("broker.rack"),
-            )
+            DescribeClusterBroker(broker_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
+            for node in context.leaders.nodes(info.listener)
         ],
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED

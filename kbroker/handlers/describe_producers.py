@@ -1,13 +1,15 @@
 """DescribeProducers (key 61), version 0: the producers that a partition knows, with their open transactions.
 
-Behaviour: UNKNOWN_TOPIC_OR_PARTITION (3) for a partition that does not exist. Internal topics are described too.
+Behaviour: UNKNOWN_TOPIC_OR_PARTITION (3) for a partition that does not exist, NOT_LEADER_OR_FOLLOWER (6) for one that
+is not led here. Internal topics are described too.
 Known gaps: none.
 """
 
 from __future__ import annotations
 
-from kbroker.errors import ErrorCode
+from kbroker.errors import KafkaError
 from kbroker.handlers.base import Context, Handler, RequestInfo
+from kbroker.handlers.leadership import led_partition
 from kbroker.protocol.apis.transactions.k61_describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -30,9 +32,10 @@ def handle(context: Context, info: RequestInfo, request: DescribeProducersReques
 
 
 def _describe(context: Context, topic: str, index: int) -> PartitionResponse:
-    partition = context.logs.partition(topic, index)
-    if partition is None:
-        return PartitionResponse(partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    try:
+        partition = led_partition(context, topic, index)
+    except KafkaError as error:
+        return PartitionResponse(partition_index=index, error_code=error.code)
     return PartitionResponse(
         partition_index=index,
         active_producers=[

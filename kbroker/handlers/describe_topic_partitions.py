@@ -17,7 +17,7 @@ from kbroker.cluster.topic_rules import check_name
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.authorized_operations import TOPIC_OPERATIONS
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.metadata import leader_epochs
+from kbroker.log.leaders import Leader
 from kbroker.protocol.apis.topics.k75_describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
@@ -68,28 +68,31 @@ def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
 
 
 def _topic(context: Context, topic: TopicImage, first: int, end: int) -> DescribeTopicPartitionsResponseTopic:
-    nodes = [context.node_id]
-    epochs = leader_epochs(context, topic)
+    leaders = [context.leaders.leader(topic.topic_id, index) for index in range(first, end)]
     return DescribeTopicPartitionsResponseTopic(
         error_code=ErrorCode.NONE,
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
         partitions=[
-            DescribeTopicPartitionsResponsePartition(
-                error_code=ErrorCode.NONE if epochs[index] >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
-                partition_index=index,
-                leader_id=context.node_id if epochs[index] >= 0 else -1,
-                leader_epoch=epochs[index],
-                replica_nodes=nodes,
-                isr_nodes=nodes,
-                eligible_leader_replicas=[],
-                last_known_elr=[],
-                offline_replicas=[],
-            )
-            for index in range(first, end)
+            _partition(context, index, leader) for index, leader in enumerate(leaders, first)
         ],
         topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+def _partition(context: Context, index: int, leader: Leader | None) -> DescribeTopicPartitionsResponsePartition:
+    nodes = [context.node_id if leader is None else leader.node_id]
+    return DescribeTopicPartitionsResponsePartition(
+        error_code=ErrorCode.LEADER_NOT_AVAILABLE if leader is None else ErrorCode.NONE,
+        partition_index=index,
+        leader_id=-1 if leader is None else leader.node_id,
+        leader_epoch=-1 if leader is None else leader.epoch,
+        replica_nodes=nodes,
+        isr_nodes=nodes,
+        eligible_leader_replicas=[],
+        last_known_elr=[],
+        offline_replicas=[],
     )
 
 

@@ -13,9 +13,10 @@ Behaviour:
 Versions: v5 log start offset. v6 KAFKA_STORAGE_ERROR (56) where older ones get NOT_LEADER_OR_FOLLOWER (6). v7 sessions.
 v9 leader epoch check. v10 topics with compression.type=zstd, which older ones get UNSUPPORTED_COMPRESSION_TYPE (76) for
 (KIP-110; Kafka 4 sends them what they may be unable to read). v12 flexible, diverging epoch. v13 topic ids. v16 current
-leader with FENCED_LEADER_EPOCH. v18 a follower's high watermark, which is ignored.
+leader and node endpoints with NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH (KIP-951). v18 a follower's high
+watermark, which is ignored.
 
 A zstd batch that a producer put into a topic with compression.type=producer is sent to every version, as Kafka does.
 
-Gaps: one broker has no preferred read replica and no node endpoints; replica fields are read and ignored.
+Gaps: there is no preferred read replica; replica fields are read and ignored.
 """

@@ -14,7 +14,7 @@ Sentinels but -3 are answered from memory, inline. A look-up by timestamp decomp
 to a worker, which reads the WAL's part; where objects hold data that the WAL no longer has they are read on the cold
 pool, and the earliest match wins.
 
-Errors: unknown partition 3, offline 6, client's leader epoch older 74 or newer 75, the same partition twice 42, a
+Errors: unknown partition 3, not led here 6, client's leader epoch older 74 or newer 75, the same partition twice 42, a
 sentinel above the request's version 35, data that cannot be read 56.
 
 Versions: v2 isolation level. v4 leader epochs. v6 flexible. v10 time-out (a look-up has its own).
@@ -25,15 +25,17 @@ Gaps: none.
 from __future__ import annotations
 
 import logging
+import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 
 from kbroker._fast.partition.partition import Partition
+from kbroker._fast.wal.commit import CallbackWaiter
 from kbroker.errors import CorruptionError, ErrorCode, KafkaError
 from kbroker.futures import gather, map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.leadership import led_partition
+from kbroker.handlers.leadership import end_of, led_partition
 from kbroker.log.cold_read import OffsetAndTimestamp
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.timestamp_lookup import max_timestamp, offset_for_timestamp
@@ -157,6 +159,9 @@ def _place(
     upper_bound: UpperBound,
     answer: ListOffsetsPartitionResponse,
 ) -> None:
+    """Raises KafkaError if the partition is not led here any more: it may have lost what was looked at."""
+    if error := end_of(partition):
+        raise KafkaError(error)
     if found is not None and found[0] < upper_bound(partition):
         answer.offset, answer.timestamp = found
         answer.leader_epoch = _epoch_of(partition, answer.offset)
@@ -168,12 +173,19 @@ def _place_later(
     upper_bound: UpperBound,
     answer: ListOffsetsPartitionResponse,
 ) -> Future[None]:
-    """A look-up that fails is an error of its partition, not of the request, and not "no match"."""
+    """A look-up that fails is an error of its partition, not of the request, and not "no match". The answer does not
+    wait for it once the partition is not led here any more."""
     placed: Future[None] = Future()
+    first = threading.Lock()  # held by what answers
 
     def on_done(done: Future[OffsetAndTimestamp | None]) -> None:
+        partition.waiters.leave(waiter)
+        if not first.acquire(blocking=False):
+            return
         try:
             _place(partition, done.result(), upper_bound, answer)
+        except KafkaError as error:
+            answer.error_code = error.code
         except (StoreError, OSError, CorruptionError) as error:
             logger.warning("timestamp look-up in %s-%d failed: %s", partition.topic, partition.index, error)
             answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
@@ -182,6 +194,15 @@ def _place_later(
             answer.error_code = ErrorCode.UNKNOWN_SERVER_ERROR
         placed.set_result(None)
 
+    def on_progress() -> None:
+        error = end_of(partition)
+        if error and first.acquire(blocking=False):
+            answer.error_code = error
+            placed.set_result(None)
+
+    waiter = CallbackWaiter(on_progress)
+    partition.waiters.park(waiter)
+    on_progress()  # it may have ended before
     lookup.add_done_callback(on_done)
     return placed
 

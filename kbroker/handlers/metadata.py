@@ -2,9 +2,9 @@
 
 Behaviour:
 - Topics null: all. Empty list: none, in version 0 all. Each name or id is answered once, in the order asked.
-- One broker, at the address of the listener that the client came through; it leads every partition, is the only
-  replica and in-sync replica, and is the controller. The leader epoch is the partition's; of a new one it
-  is not 0, as it is in Kafka (decision 095).
+- Brokers have the addresses of the listener that the client came through. A partition's leader is its only replica and
+  in-sync replica; without one: LEADER_NOT_AVAILABLE (5), and leader -1. This broker is the controller. The leader epoch
+  of a new partition is not 0, as it is in Kafka (decision 095).
 - An unknown topic is created if the request allows it (always below v4) and auto.create.topics.enable is set, with the
   broker's defaults, and the answer waits for it, so that clients need no second round for LEADER_NOT_AVAILABLE (5);
   that code is the answer when the object store is away. Internal topics get their own settings.
@@ -140,17 +140,15 @@ def _build(context: Context, info: RequestInfo, request: MetadataRequest, found:
         return encode_struct(MetadataResponse, _topic(context, topic, epochs, operations), info.api_version)
 
     topics: list[Any] = [
-        encoded(kept, topic, leader_epochs(context, topic), encode) if isinstance(topic, TopicImage) else topic
+        encoded(kept, topic, context.leaders.epochs(topic.topic_id, topic.partitions), encode)
+        if isinstance(topic, TopicImage)
+        else topic
         for topic in found
     ]
     return MetadataResponse(
         brokers=[
-            MetadataResponseBroker(
-                node_id=context.node_id,
-                host=info.advertised_host,
-                port=info.advertised_port,
-                rack=context.topics.broker_configs.text("broker.rack"),
-            )
+            MetadataResponseBroker(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
+            for node in context.leaders.nodes(info.listener)
         ],
         cluster_id=context.cluster_id,
         controller_id=context.node_id,
@@ -167,45 +165,35 @@ def _topic(context: Context, topic: TopicImage, epochs: list[int], operations: i
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
-        partitions=_partitions(context, epochs),
+        partitions=_partitions(context, topic.topic_id, epochs),
         topic_authorized_operations=operations,
     )
 
 
-def _partitions(context: Context, epochs: list[int]) -> list[MetadataResponsePartition]:
-    """One message per partition. The broker lists are shared: the encoder only reads them."""
-    node_id = context.node_id
-    nodes: list[int] = [node_id]
+def _partitions(context: Context, topic_id: bytes, epochs: list[int]) -> list[MetadataResponsePartition]:
+    """One message per partition, with its leader in these epochs. Lists are shared: the encoder only reads them."""
     none: list[int] = []
+    nodes_of: dict[int, list[int]] = {}
     partition_type, offline = MetadataResponsePartition, int(ErrorCode.LEADER_NOT_AVAILABLE)
-    return [
-        partition_type(
-            partition_index=index,
-            leader_id=node_id,
-            leader_epoch=epoch,
-            replica_nodes=nodes,
-            isr_nodes=nodes,
-            offline_replicas=none,
+    partitions = []
+    for index, epoch in enumerate(epochs):
+        leader = context.leaders.leader(topic_id, index) if epoch >= 0 else None
+        if leader is not None and leader.epoch != epoch:
+            leader = None  # it has just moved: a client asks again
+        node_id = context.node_id if leader is None else leader.node_id
+        nodes = nodes_of.setdefault(node_id, [node_id])
+        partitions.append(
+            partition_type(
+                error_code=offline if leader is None else 0,
+                partition_index=index,
+                leader_id=-1 if leader is None else node_id,
+                leader_epoch=-1 if leader is None else epoch,
+                replica_nodes=nodes,
+                isr_nodes=nodes,
+                offline_replicas=none,
+            )
         )
-        if epoch >= 0
-        else partition_type(
-            error_code=offline,
-            partition_index=index,
-            leader_id=-1,
-            leader_epoch=-1,
-            replica_nodes=nodes,
-            isr_nodes=nodes,
-            offline_replicas=none,
-        )
-        for index, epoch in enumerate(epochs)
-    ]
-
-
-def leader_epochs(context: Context, topic: TopicImage) -> list[int]:
-    """The leader epoch of each partition; -1 where the partition is offline or not served yet."""
-    log = context.logs.by_id.get(topic.topic_id)
-    epochs = [partition.leader_epoch for partition in log.partitions] if log is not None else []
-    return epochs[: topic.partitions] + [-1] * (topic.partitions - len(epochs))
+    return partitions
 
 
 HANDLER = Handler(3, 0, 13, handle, inline=True)

@@ -4,7 +4,7 @@ Behaviour:
 - The newest epoch ends at the log end offset; an older one where the next begins; an epoch below all known ones is
   answered with the first known start; a newer one than any with -1 and -1 (KIP-320).
 - The client's current epoch: older FENCED_LEADER_EPOCH (74), newer UNKNOWN_LEADER_EPOCH (75), -1 not checked.
-- Unknown partition UNKNOWN_TOPIC_OR_PARTITION (3); offline NOT_LEADER_OR_FOLLOWER (6).
+- Unknown partition UNKNOWN_TOPIC_OR_PARTITION (3); not led here NOT_LEADER_OR_FOLLOWER (6).
 
 Versions: v3 replica id (not looked at: there are no followers). v4 flexible.
 

@@ -3,7 +3,7 @@
 Behaviour: this broker's own coordinator writes markers without requests; this is for operators
 (`kafka-transactions.sh abort`) who end a transaction that was left open in a partition. Each partition answers when its
 marker is durable: INVALID_PRODUCER_EPOCH (47) and TRANSACTION_COORDINATOR_FENCED (52) for epochs below the known ones,
-UNKNOWN_TOPIC_OR_PARTITION (3), NOT_ENOUGH_REPLICAS (19) while there is no space.
+UNKNOWN_TOPIC_OR_PARTITION (3), NOT_LEADER_OR_FOLLOWER (6), NOT_ENOUGH_REPLICAS (19) while there is no space.
 Per version: 1 flexible. 2 the transaction's version (KIP-1228): from 2 on, where each transaction has an epoch of its
 own, a marker with the epoch of the open transaction is one of an earlier transaction that comes late: 47.
 Known gaps: none.

@@ -180,7 +180,7 @@ class LogStarts:
             for partition, offset in targets:
                 state = image.partition(partition.topic_id, partition.index)
                 topic_log = self._table.by_id.get(partition.topic_id)
-                if state is None or topic_log is None or partition.deleted or offset <= state.log_start_offset:
+                if state is None or topic_log is None or partition.leader_epoch < 0 or offset <= state.log_start_offset:
                     continue
                 deltas[partition.topic_id, partition.index] = PartitionDelta(
                     log_start_offset=offset, grace_ms=topic_log.config.file_delete_delay_ms
@@ -198,6 +198,6 @@ class LogStarts:
         deltas = {
             (partition.topic_id, partition.index): PartitionDelta()
             for partition, _ in targets
-            if not partition.deleted and image.partition(partition.topic_id, partition.index) is None
+            if partition.leader_epoch >= 0 and image.partition(partition.topic_id, partition.index) is None
         }
         return ManifestRecord(partitions=deltas) if deltas else None

@@ -4,6 +4,10 @@ The two dictionaries live as long as the table: the I/O threads hold them and lo
 atomic under the GIL); to iterate, take a copy of the values first.
 What a topic has in objects comes from the manifest, so adding a topic at start and creating one are the same step: a
 new topic simply has nothing.
+
+A partition is led here or not. A Partition is one leadership: it ends with `resign`, and the next one, of a higher
+leader epoch, is another Partition, built from the manifest and the log. One that has ended stays in the table, where it
+answers NOT_LEADER_OR_FOLLOWER, until the next one takes its place.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from kbroker._fast.partition.partition import Partition
@@ -20,11 +24,12 @@ from kbroker._fast.partition.topic_rules import TopicRules
 from kbroker._fast.records.compression import CODECS
 from kbroker.log.leader_epochs import LeaderEpochs
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.wal_tail import TailPart
 from kbroker.storage.manifest.image import ManifestImage
+from kbroker.storage.manifest.tails import EVERY_EPOCH
 
 logger = logging.getLogger(__name__)
 
-OFFLINE_EPOCH = -1
 _CODECS = {**CODECS, "producer": -1, "uncompressed": CODECS["none"]}  # by compression.type
 
 
@@ -48,10 +53,13 @@ class TopicLog:
 
 
 class LogTable:
-    """Topics by name and by id. Lock: `_lock` serialises changes; look-ups take none.
+    """Topics by name and by id. Locks: `_lock` serialises changes, and no callback is called under it; look-ups take
+    none. An append is one section under the GIL, and so is the end of a leadership: each append comes before it, whole,
+    or is refused. Both take the WAL's lock after the GIL.
 
     It is a topic listener (on_created and so on, as cluster.topics calls them). `on_removed` is told of a topic
-    that was deleted, after it left the table.
+    that was deleted, after it left the table; `on_resigned` of each partition whose leadership has ended by `resign`.
+    `leader_epoch` is the one of leaderships that begin with the process or with a topic.
     """
 
     def __init__(
@@ -63,6 +71,7 @@ class LogTable:
         self.leader_epoch = leader_epoch
         self.producer_pool = producer_pool or ProducerPool()  # of all partitions
         self.on_removed: Callable[[TopicLog], None] | None = None
+        self.on_resigned: Callable[[Partition], None] | None = None
         self._wal = wal
         self._lock = threading.Lock()
         self._leading = False  # until the WAL has been replayed
@@ -81,7 +90,7 @@ class LogTable:
         return _at(self.by_id.get(topic_id), index)
 
     def all_partitions(self) -> list[Partition]:
-        """All partitions there are now."""
+        """All partitions there are now, led here or not."""
         return [partition for topic_log in list(self.by_id.values()) for partition in topic_log.partitions]
 
     def kfs_topics(self) -> frozenset[bytes]:
@@ -101,7 +110,7 @@ class LogTable:
             if name in self.by_name:
                 raise ValueError(f"topic {name} is in the table with another id")
             topic_log = TopicLog(name, topic_id, internal, config, topic_rules(config, internal), [])
-            topic_log.partitions = [self._partition(topic_log, index) for index in range(partition_count)]
+            topic_log.partitions = self._new_partitions(topic_log, range(partition_count))
             self.by_id[topic_id] = topic_log
             self.by_name[name] = topic_log
             self._apply_durability_locked(topic_log)
@@ -111,24 +120,25 @@ class LogTable:
         """Raises the number of partitions of a topic; a lower number changes nothing."""
         with self._lock:
             topic_log = self.by_id[topic_id]
-            added = range(len(topic_log.partitions), partition_count)
-            topic_log.partitions = [*topic_log.partitions, *(self._partition(topic_log, index) for index in added)]
+            added = self._new_partitions(topic_log, range(len(topic_log.partitions), partition_count))
+            topic_log.partitions = [*topic_log.partitions, *added]
             self._apply_durability_locked(topic_log)
 
     def remove_topic(self, topic_id: bytes) -> TopicLog | None:
-        """Takes a topic out: its partitions refuse appends from now on, and its waiting fetches wake up."""
+        """Takes a topic out: its partitions refuse appends from now on, and what waits for them fails."""
         with self._lock:
             topic_log = self.by_id.get(topic_id)
             if topic_log is None:
                 return None
             for partition in topic_log.partitions:
-                partition.deleted = True  # before the table forgets them: a request may be holding one
+                partition.mark_deleted()  # before the table forgets them: a request may be holding one
             del self.by_name[topic_log.name]
             del self.by_id[topic_id]
             for partition in topic_log.partitions:
-                partition.leader_epoch = OFFLINE_EPOCH
-                partition.release()
+                partition.resign()
+                partition.drop()
             self._note_durability_locked(topic_id, False)
+        self._fail_closed()
         if self.on_removed is not None:
             self.on_removed(topic_log)
         return topic_log
@@ -147,9 +157,8 @@ class LogTable:
 
     def _apply_durability_locked(self, topic_log: TopicLog) -> None:
         """What an acknowledgement of this topic waits for, and with it what those of the internal topics do."""
-        wanted = topic_log.config.object_durable
-        self._note_durability_locked(topic_log.topic_id, wanted)
-        self._set_durability_locked(topic_log, wanted)
+        self._note_durability_locked(topic_log.topic_id, topic_log.config.object_durable)
+        self._set_durability_locked(topic_log)
 
     def _note_durability_locked(self, topic_id: bytes, wanted: bool) -> None:
         strongest = bool(self._object_durable)
@@ -160,17 +169,27 @@ class LogTable:
         if bool(self._object_durable) != strongest:
             for topic_log in self.by_id.values():
                 if topic_log.internal:
-                    self._set_durability_locked(topic_log, topic_log.config.object_durable)
+                    self._set_durability_locked(topic_log)
 
-    def _set_durability_locked(self, topic_log: TopicLog, wanted: bool) -> None:
+    def _waits_for_objects(self, topic_log: TopicLog) -> bool:
         """Internal topics have the strongest mode of any topic: what they say of records must not outlive these, nor
         be lost before them."""
-        if topic_log.internal and self._object_durable:
-            wanted = True
-        for partition in topic_log.partitions:
-            partition.set_object_durable(wanted)
+        return bool(topic_log.config.object_durable or (topic_log.internal and self._object_durable))
 
-    def _partition(self, topic_log: TopicLog, index: int) -> Partition:
+    def _set_durability_locked(self, topic_log: TopicLog) -> None:
+        wanted = self._waits_for_objects(topic_log)
+        for partition in topic_log.partitions:
+            if partition.leader_epoch >= 0:
+                partition.set_object_durable(wanted)
+
+    def _new_partitions(self, topic_log: TopicLog, indexes: Iterable[int]) -> list[Partition]:
+        partitions = [self._partition(topic_log, index, self.leader_epoch) for index in indexes]
+        if self._leading:
+            for partition in partitions:
+                _begin(partition)
+        return partitions
+
+    def _partition(self, topic_log: TopicLog, index: int, leader_epoch: int) -> Partition:
         state = self.image.partition(topic_log.topic_id, index)
         log_start_offset = state.log_start_offset if state is not None else 0
         partition = Partition(
@@ -179,7 +198,7 @@ class LogTable:
             topic_log.topic_id,
             index,
             next(self._ordinals),
-            self.leader_epoch,
+            leader_epoch,
             log_start_offset=log_start_offset,
             next_offset=state.end_offset if state is not None else 0,
             producers=self.producer_pool,
@@ -193,25 +212,93 @@ class LogTable:
             partition.producers.restore(state.producers.values(), state.producers.written())
         if state is not None and state.aborted:
             partition.producers.aborted.restore(state.aborted)
-        if self._leading:
-            epochs.assign(self.leader_epoch, partition.next_offset)
         return partition
+
+    # -- leadership --------------------------------------------------------------------------------------------
 
     def begin_leading(self) -> None:
         """The WAL has been replayed: this broker's leader epoch begins, in every partition, at its log end offset."""
         with self._lock:
             self._leading = True
             for partition in self.all_partitions():
-                log = partition.log
                 partition.keep_contiguous()
-                if partition.next_offset < partition.log_start_offset:
-                    # DeleteRecords had passed what was flushed, and the WAL is gone with the rest.
-                    partition.set_next_offset(partition.log_start_offset)
-                for epoch, start_offset in partition.replayed_epochs:
-                    log.epochs.assign(epoch, start_offset)
-                log.epochs.assign(self.leader_epoch, partition.next_offset)
-                log.epochs.trim_start(partition.log_start_offset)
-                partition.await_objects()  # of what was recovered, as long as only the WAL has it
+                _begin(partition)
+
+    def lead(
+        self,
+        topic_id: bytes,
+        index: int,
+        leader_epoch: int,
+        tail: Iterable[TailPart] = (),
+        tail_epoch: int = EVERY_EPOCH,
+    ) -> Partition:
+        """Begins a leadership of this broker, once the manifest's image has the record that it rests on.
+
+        `tail` gives the log's entries behind the end of the partition's row, oldest first, and is not begun before the
+        partition is known to the log: what is sealed meanwhile is not missed (kbroker.log.wal_tail). Not to be called
+        with a tail while a flush may pass over it: an earlier leadership, until it is dropped, keeps flushes from that.
+        `tail_epoch` is the first leader epoch that counts of it (kbroker.storage.manifest.tails).
+
+        Raises KeyError (no such topic), IndexError, ValueError (it is led here, or in an epoch that is not lower),
+        CorruptionError (the tail does not follow on): then nothing has changed.
+        """
+        with self._lock:
+            topic_log = self.by_id[topic_id]
+            before = topic_log.partitions[index]
+            if before.leader_epoch >= 0 or leader_epoch <= before.log.epochs.latest:
+                epoch = before.log.epochs.latest
+                raise ValueError(f"{topic_log.name}-{index} cannot be led in epoch {leader_epoch} after {epoch}")
+            partition = self._partition(topic_log, index, leader_epoch)
+            partition.tail_epoch = min(tail_epoch, leader_epoch)
+            flushed_offset = partition.next_offset
+            partition.begin_tail()
+            try:
+                partition.set_object_durable(self._waits_for_objects(topic_log))
+                for part in tail:
+                    if (part.topic_id, part.partition) == (topic_id, index) and part.leader_epoch >= tail_epoch:
+                        partition.replay(part.segment, part.scan, part.group, 0, flushed_offset)
+            except BaseException:
+                partition.resign()
+                partition.drop()
+                raise
+            partition.end_tail(flushed_offset)
+            partition.succeed(before)
+            _begin(partition)
+            partition.note_flushed(partition.log.flushed_end)  # by a window that was committed meanwhile
+            topic_log.partitions = [*topic_log.partitions[:index], partition, *topic_log.partitions[index + 1 :]]
+            return partition
+
+    def resign(self, places: Iterable[tuple[bytes, int]]) -> None:
+        """Ends leaderships of this broker, by topic id and partition, for good: nothing is appended under their epochs
+        any more, and what waits for them fails with NOT_LEADER_OR_FOLLOWER. Those that are not led here are skipped.
+
+        Their batches in the WAL are flushed as before; `drop` when they are of no use here.
+        """
+        resigned = []
+        with self._lock:
+            for topic_id, index in places:
+                partition = self.partition_by_id(topic_id, index)
+                if partition is not None and partition.leader_epoch >= 0:
+                    partition.resign()
+                    resigned.append(partition)
+        self._fail_closed()
+        if self.on_resigned is not None:
+            for partition in resigned:
+                self.on_resigned(partition)
+
+    def drop(self, topic_id: bytes, index: int) -> None:
+        """Gives up what the WAL has of a partition that has been resigned: it is in objects, or belongs to no tail.
+
+        Raises ValueError: it is led here.
+        """
+        with self._lock:
+            partition = self.partition_by_id(topic_id, index)
+            if partition is not None:
+                partition.drop()
+
+    def _fail_closed(self) -> None:
+        self._wal.commits.fail_closed()
+        self._wal.object_commits.fail_closed()
 
     # -- topic listener ----------------------------------------------------------------------------------------
 
@@ -230,6 +317,19 @@ class LogTable:
     def on_config(self, topic: Any, config: Any) -> None:
         """A topic has other configs."""
         self.set_config(topic.topic_id, config)
+
+
+def _begin(partition: Partition) -> None:
+    """What the WAL has of it has been replayed: its leader epoch begins at its log end offset."""
+    log: PartitionLog = partition.log
+    if partition.next_offset < partition.log_start_offset:
+        # DeleteRecords had passed what was flushed, and the WAL is gone with the rest.
+        partition.set_next_offset(partition.log_start_offset)
+    for epoch, start_offset in partition.replayed_epochs:
+        log.epochs.assign(epoch, start_offset)
+    log.epochs.assign(partition.leader_epoch, partition.next_offset)
+    log.epochs.trim_start(partition.log_start_offset)
+    partition.await_objects()  # of what was recovered, as long as only the WAL has it
 
 
 def topic_rules(config: Any, internal: bool) -> TopicRules:

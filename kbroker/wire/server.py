@@ -28,7 +28,8 @@ from kbroker.wire.refusal import refusal
 if TYPE_CHECKING:
     from kbroker.coordinator.transaction.coordinator import TransactionCoordinator
     from kbroker.log.cold_read import ColdReader
-    from kbroker.log.log_table import TopicLog
+    from kbroker.log.leaders import Leaders
+from kbroker.log.log_table import TopicLog
 
 logger = logging.getLogger("kbroker.wire")
 
@@ -58,7 +59,6 @@ class WireOptions(NamedTuple):
     """Settings of the network side. Sizes in bytes."""
 
     reactors: int = 1
-    node_id: int = 0
     frame_memory_bytes: int = 64 * limits.MIB
     answer_memory_bytes: int = 64 * limits.MIB
     frame_bytes_max: int = limits.FRAME_BYTES_MAX
@@ -110,6 +110,7 @@ class WireServer:
         dispatch: Callable[[WireRequest], None],
         options: WireOptions,
         *,
+        leaders: Leaders,
         cold_reader: ColdReader | None = None,
         executor: Executor | None = None,
     ) -> None:
@@ -120,7 +121,7 @@ class WireServer:
             FetchSessions(options.fetch_sessions_max),
             topics_by_name=logs.by_name,
             topics_by_id=logs.by_id,
-            node_id=options.node_id,
+            leaders=leaders,
             cold_reader=cold_reader,
             executor=executor,
             fetch_bytes_max=options.fetch_bytes_max,

@@ -49,7 +49,18 @@ cdef class BatchIndex:
 
         Where another broker went on meanwhile, what it wrote is in objects only.
         """
-        slices_keep_contiguous(&self.slices, self.next_offset)
+        cdef int64_t end = self.next_offset
+        cdef int64_t stop = self.dense.first + self.dense.count, number = stop
+        cdef const IndexRecord* entry
+        while number > self.dense.first:
+            entry = dense_at(&self.dense, number - 1)
+            if entry.base_offset + entry.last_offset_delta + 1 != end:
+                break
+            end = entry.base_offset
+            number -= 1
+        self.dense.first = number
+        self.dense.count = stop - number
+        slices_keep_contiguous(&self.slices, end)
 
     cpdef int64_t wal_start_offset(self):
         """Lowest offset that reads get from the WAL; next_offset when it holds nothing.

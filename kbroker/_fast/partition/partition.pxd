@@ -8,6 +8,8 @@ from kbroker._fast.partition.verification_guards cimport Verification
 from kbroker._fast.records.record_batch cimport BatchInfo
 from kbroker._fast.wal.commit cimport CommitQueue, WaitList
 from kbroker._fast.wal.ring cimport EntryKey
+from kbroker._fast.wal.scan cimport SegmentScan
+from kbroker._fast.wal.segment cimport WalSegment
 
 cdef struct AppendResult:
     int64_t base_offset
@@ -24,9 +26,10 @@ cdef class Partition(BatchIndex):
     cdef readonly bytes topic_id              # 16 bytes
     cdef readonly uint32_t ordinal
     cdef public TopicRules rules              # never None
-    cdef public int32_t leader_epoch          # -1: offline
+    cdef public int32_t leader_epoch          # -1: not led here; a later leadership has a Partition of its own
     cdef public int32_t tail_epoch            # the WAL's entries under earlier leader epochs do not count; -1: all do
-    cdef public bint deleted
+    cdef readonly bint ended                  # it has been led here; flushes still take its batches
+    cdef readonly bint deleted                # with its topic; it is not led here either
     cdef readonly WaitList waiters
     cdef readonly bint object_durable         # visible and acknowledged once in objects; else once in the WAL
     cdef readonly CommitQueue commits         # of the WAL: what waits for that
@@ -50,6 +53,10 @@ cdef class Partition(BatchIndex):
     cdef readonly ProducerStates producers
     cdef readonly TimestampDisorder disorder  # of what is not flushed
     cdef readonly list replayed_epochs        # (leader epoch, first offset) as recovery met them
+    cdef Partition successor                  # of the next leadership of this broker; None: there is none
+    cdef list deferred                        # what was sealed since `begin_tail`; None: no tail is being replayed
+    cdef int attach(self, WalSegment segment, SegmentScan scan, int32_t i) except -1
+    cdef int add_dense(self, SegmentScan scan, int32_t i) except -1
     cdef int64_t durable_offset               # high watermark when last looked
     cdef int64_t durable_dense                # number of the first dense batch above it
     cdef readonly int64_t appended_bytes      # of batches, since the start; those that were recovered are not counted

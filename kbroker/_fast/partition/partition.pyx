@@ -47,8 +47,9 @@ cdef class Partition(BatchIndex):
         cdef const uint8_t* id_bytes = topic_id
         if len(topic_id) != 16:
             raise ValueError("a topic id has 16 bytes")
-        if (topic_id, index) in wal.partitions:
-            raise ValueError(f"{topic}-{index} exists")
+        known = wal.partitions.get((topic_id, index))
+        if known is not None and (<Partition>known).leader_epoch >= 0:
+            raise ValueError(f"{topic}-{index} is led here")
         self.wal = wal
         self.topic = topic
         self.topic_id = topic_id
@@ -72,16 +73,40 @@ cdef class Partition(BatchIndex):
     def __repr__(self):
         return f"Partition({self.topic}-{self.index}, next_offset={self.next_offset})"
 
-    def release(self):
-        """The topic is gone: the WAL forgets the partition, every append and read fails, waiting fetches wake up."""
+    # -- the end of its leadership -----------------------------------------------------------------------------
+
+    def mark_deleted(self):
+        """The topic is gone: every append and fetch fails from now on. `resign` and `drop` follow."""
         self.deleted = True
-        self.wal.partitions.pop((self.topic_id, self.index), None)
+        self.leader_epoch = -1
+
+    def resign(self):
+        """This broker does not lead it any more, for good: every append and fetch fails from now on, fetches that wait
+        at once. What waits on the commit queues fails with their `fail_closed`. Flushes still find its batches."""
+        self.leader_epoch = -1
+        self.ended = True
+        self.producers.clear()
+        self.waiters.close(UNKNOWN_TOPIC_OR_PARTITION if self.deleted else NOT_LEADER_OR_FOLLOWER)
+
+    def drop(self):
+        """After `resign`: what the WAL holds of it is of no use here. The WAL forgets it, and its index is freed."""
+        if self.leader_epoch >= 0:
+            raise ValueError(f"{self!r} is led here")
+        if self.wal.partitions.get((self.topic_id, self.index)) is self:
+            del self.wal.partitions[(self.topic_id, self.index)]
         self.slices.count = 0
         self.dense.first += self.dense.count
         self.dense.count = 0
         self.durable_dense = self.dense.first
-        self.producers.clear()
-        self.waiters.wake()
+
+    def succeed(self, Partition before not None):
+        """Another leadership of this broker begins, after the one of `before`: its counters go on, and what flushes of
+        its batches report to `before` is known here."""
+        self.appended_bytes = before.appended_bytes
+        self.appended_records = before.appended_records
+        self.fetched_bytes = before.fetched_bytes
+        self.fetched_records = before.fetched_records
+        before.successor = self
 
     # -- append ------------------------------------------------------------------------------------------------
 
@@ -91,10 +116,8 @@ cdef class Partition(BatchIndex):
         cdef int64_t lsn, end_lsn = 0
         cdef IndexRecord* entry
         cdef int code
-        if self.deleted:
-            return UNKNOWN_TOPIC_OR_PARTITION
         if self.leader_epoch < 0:
-            return NOT_LEADER_OR_FOLLOWER
+            return UNKNOWN_TOPIC_OR_PARTITION if self.deleted else NOT_LEADER_OR_FOLLOWER
         code = self.producers.judge(batch, info, guard, verify, &verdict)
         if code != 0:
             return code
@@ -276,6 +299,8 @@ cdef class Partition(BatchIndex):
     def note_flushed(self, int64_t offset):
         """Everything below ``offset`` is in objects that the manifest names. Before the WAL's flushed position moves."""
         self.flushed_offset = max(self.flushed_offset, offset)
+        if self.successor is not None:
+            self.successor.note_flushed(offset)
 
     def note_cleaned(self, int64_t offset):
         """Compaction has changed batches below ``offset``, the end of a batch in objects: reads of these go there."""
@@ -311,11 +336,17 @@ cdef class Partition(BatchIndex):
     def attach_slice(self, WalSegment segment not None, SegmentScan scan not None, int32_t i):
         """A segment has been sealed: its entries on disk take the place of the dense ones. Called for each group of the
         partition, in order; those before `tail_epoch` are left out."""
+        if self.deferred is not None:
+            self.deferred.append((segment, scan, i))
+        elif not self.deleted:
+            self.attach(segment, scan, i)
+
+    cdef int attach(self, WalSegment segment, SegmentScan scan, int32_t i) except -1:
         cdef const GroupRecord* group = &scan.groups[i]
         cdef Slice* last
         cdef Slice s
-        if self.deleted or scan.epochs[i] < self.tail_epoch:
-            return
+        if scan.epochs[i] < self.tail_epoch:
+            return 0
         self.high_watermark()
         s.first_lsn = segment.first_lsn
         s.end_lsn = segment.end_lsn
@@ -330,7 +361,7 @@ cdef class Partition(BatchIndex):
         if self.slices.count:
             last = &self.slices.items[self.slices.first + self.slices.count - 1]
             if last.first_lsn == s.first_lsn and s.first_entry < last.first_entry + last.count:
-                return  # an earlier attempt at the segment failed at a partition after this one
+                return 0    # an earlier attempt at the segment failed at a partition after this one
             invariant(last.last_offset < s.first_offset)
         slices_add(&self.slices, &s)
         dense_drop_below(&self.dense, scan.entries[group.first_entry + group.count - 1].lsn + 1)
@@ -338,6 +369,7 @@ cdef class Partition(BatchIndex):
             invariant(dense_at(&self.dense, self.dense.first).base_offset == s.last_offset + 1)
         if self.durable_dense < self.dense.first:
             self.durable_dense = self.dense.first
+        return 0
 
     # -- state for the flusher and recovery --------------------------------------------------------------------
 
@@ -351,9 +383,24 @@ cdef class Partition(BatchIndex):
             self.counted_flushed = flushed
         return self.counted_unflushed + self.appended_bytes - self.counted_appended
 
-    def replay(self, WalSegment segment not None, SegmentScan scan not None, int32_t i, int64_t flushed_lsn):
-        """Recovery: takes over what a segment holds of the partition under one leader epoch. Batches below
-        ``flushed_lsn`` only get indexed, and in a tail also those whose offsets are in objects.
+    def begin_tail(self):
+        """The log's tail is about to be replayed while the log is in use: what is sealed meanwhile counts after it."""
+        self.deferred = []
+
+    def end_tail(self, int64_t flushed_offset):
+        """The tail, which goes on from ``flushed_offset``, has been replayed."""
+        deferred, self.deferred = self.deferred, None
+        for segment, scan, i in deferred:
+            if (<SegmentScan>scan).groups[<int32_t>i].last_offset >= flushed_offset:
+                self.attach(segment, scan, i)
+        self.keep_contiguous()
+        self.durable_dense = max(self.durable_dense, self.dense.first)
+
+    def replay(self, WalSegment segment not None, SegmentScan scan not None, int32_t i, int64_t flushed_lsn,
+               int64_t flushed_offset=0):
+        """Takes over what a segment holds of the partition under one leader epoch, at a start or as part of a tail.
+        Batches below ``flushed_lsn``, or wholly below ``flushed_offset``, only get indexed, and in a tail also those
+        whose offsets are in objects.
 
         Raises CorruptionError when offsets do not follow on. Returns the number of batches replayed.
         """
@@ -364,7 +411,7 @@ cdef class Partition(BatchIndex):
         cdef int64_t n, end_lsn, replayed = 0
         for n in range(group.first_entry, group.first_entry + group.count):
             record = &scan.entries[n]
-            if record.lsn < flushed_lsn:
+            if record.lsn < flushed_lsn or record.base_offset + record.last_offset_delta < flushed_offset:
                 continue
             if self.next_offset < record.base_offset <= self.log_start_offset and not self.slices.count:
                 self.next_offset = record.base_offset   # DeleteRecords had passed what was flushed, then the disk was lost
@@ -391,9 +438,25 @@ cdef class Partition(BatchIndex):
             self.durable_offset = self.next_offset
         elif self.durable_offset < self.log_start_offset:
             self.durable_offset = min(self.log_start_offset, self.next_offset)
-        self.attach_slice(segment, scan, i)
+        if segment.index_fd >= 0:
+            self.attach(segment, scan, i)
+        elif replayed:
+            self.add_dense(scan, i)
         self.counted_flushed = -1
         return replayed
+
+    cdef int add_dense(self, SegmentScan scan, int32_t i) except -1:
+        # The entries of a segment that is not sealed, all of them durable.
+        cdef const GroupRecord* group = &scan.groups[i]
+        cdef int64_t n
+        for n in range(group.first_entry, group.first_entry + group.count):
+            if self.dense.count == self.dense.capacity:
+                dense_grow(&self.dense)
+            dense_at(&self.dense, self.dense.first + self.dense.count)[0] = scan.entries[n]
+            self.dense.count += 1
+        if not self.object_durable:
+            self.durable_dense = self.dense.first + self.dense.count
+        return 0
 
 
 def traffic(list partitions not None) -> tuple:

@@ -24,7 +24,6 @@ from kbroker._fast.wal.wal cimport Wal
 
 cdef enum:
     COPY_BELOW_BYTES = 2048     # smaller batches are gathered by copy: one piece of a system call costs about as much
-    LEADER_HINT_VERSION = 16
     STORAGE_ERROR_VERSION = 6
 
 
@@ -55,8 +54,7 @@ cdef int32_t mark_included(list slots, bint incremental, int16_t* error) except 
     return topics
 
 
-cdef int put_slots(Response response, int16_t version, list slots, ReadPlan plan, Wal wal, bint read_committed,
-                   int32_t node_id) except -1:
+cdef int put_slots(Response response, int16_t version, list slots, ReadPlan plan, Wal wal, bint read_committed) except -1:
     cdef FetchSlot slot
     cdef list aborted
     cdef Py_ssize_t i
@@ -85,7 +83,7 @@ cdef int put_slots(Response response, int16_t version, list slots, ReadPlan plan
             for part in slot.cold:
                 response.add_object(part)
             slot.partition.count_fetched(slot.bytes, _record_count(slot.cold))
-        put_fetch_partition_end(response, version, slot.diverging_epoch, slot.diverging_end, node_id,
+        put_fetch_partition_end(response, version, slot.diverging_epoch, slot.diverging_end, slot.leader_id,
                                 slot.leader_epoch if version >= LEADER_HINT_VERSION else -1)
         slot.told_high_watermark = slot.high_watermark
         slot.told_log_start = slot.log_start

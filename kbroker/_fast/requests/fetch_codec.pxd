@@ -16,7 +16,7 @@
 #       [11+] preferred read replica i32, records BYTES,
 #       [12+] tags: 0 diverging epoch (epoch i32, end offset i64, tags), 1 current leader (id i32, epoch i32, tags)
 #     [12+ tags]
-#   [12+ tags]
+#   [12+ tags (16+: tag 0 node endpoints)]
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
 

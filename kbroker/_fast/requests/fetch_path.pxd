@@ -5,7 +5,7 @@ from kbroker._fast.requests.fetch_codec cimport FetchFrame
 from kbroker._fast.requests.fetch_session cimport FetchSession, FetchSlot
 from kbroker._fast.wal.read_plan cimport ReadPlan
 from kbroker._fast.net.frame cimport FrameBudget
-from kbroker._fast.net.request cimport Request
+from kbroker._fast.net.request cimport Request, Response
 from kbroker._fast.requests.request_context cimport RequestContext
 
 
@@ -32,6 +32,8 @@ cdef class FetchRequest(Request):
     cdef int refuse(self, int16_t error) except -1
     cdef int look_up(self, FetchSlot slot) except -1
     cdef int check(self, FetchSlot slot) except -1
+    cdef int name_leader(self, FetchSlot slot) except -1
+    cdef int put_end(self, Response response) except -1
     cdef int check_epoch(self, FetchSlot slot) except -1
     cdef int attempt(self, bint final) except -1
     cdef int plan_slot(self, FetchSlot slot, ReadPlan plan, int64_t left, bint first) except -1

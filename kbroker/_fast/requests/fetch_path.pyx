@@ -19,7 +19,8 @@ from kbroker._fast.base.kafka cimport (
     UNSUPPORTED_COMPRESSION_TYPE,
 )
 from kbroker._fast.wal.commit cimport Waiter
-from kbroker._fast.requests.fetch_answer cimport add_read_ahead, mark_included, put_slots
+from kbroker._fast.requests.current_leader cimport node_endpoints
+from kbroker._fast.requests.fetch_answer cimport LEADER_HINT_VERSION, add_read_ahead, mark_included, put_slots
 from kbroker._fast.requests.fetch_codec cimport (
     FETCH_FLEXIBLE,
     FETCH_TOPIC_ID_VERSION,
@@ -160,9 +161,9 @@ cdef class FetchRequest(Request):
         cdef Partition partition
         slot.clear()
         partition = slot.partition
-        if partition is None or partition.deleted:
+        if partition is None or partition.leader_epoch < 0:
             self.look_up(slot)
-            if slot.partition is not partition:  # what was read is of a deleted topic, not of its namesake
+            if slot.partition is not partition:  # what was read is of a deleted topic, or of an earlier leadership
                 slot.forget_cold()
                 if self.wait is not None:
                     if partition is not None:
@@ -177,13 +178,12 @@ cdef class FetchRequest(Request):
             return 0
         if partition.leader_epoch < 0:
             slot.error = NOT_LEADER_OR_FOLLOWER
-            return 0
+            return self.name_leader(slot)
         if slot.current_leader_epoch >= 0 and slot.current_leader_epoch != partition.leader_epoch:
             if slot.current_leader_epoch < partition.leader_epoch:
                 slot.error = FENCED_LEADER_EPOCH
-                slot.leader_epoch = partition.leader_epoch
-            else:
-                slot.error = UNKNOWN_LEADER_EPOCH
+                return self.name_leader(slot)
+            slot.error = UNKNOWN_LEADER_EPOCH
             return 0
         slot.high_watermark = partition.high_watermark()
         slot.last_stable_offset = partition.last_stable_offset()
@@ -199,6 +199,12 @@ cdef class FetchRequest(Request):
             config = getattr(slot.topic_log, "config", None)
             if getattr(config, "compression_type", None) == "zstd":
                 slot.error = UNSUPPORTED_COMPRESSION_TYPE
+        return 0
+
+    cdef int name_leader(self, FetchSlot slot) except -1:
+        leader = self.context.leaders.leader(slot.partition.topic_id, slot.index)
+        if leader is not None:
+            slot.leader_id, slot.leader_epoch = leader
         return 0
 
     cdef int check_epoch(self, FetchSlot slot) except -1:
@@ -297,7 +303,7 @@ cdef class FetchRequest(Request):
         cdef Partition partition
         for slot in self.slots:
             partition = slot.partition
-            if partition is None or partition.deleted or slot.cold_asked:
+            if partition is None or partition.leader_epoch < 0 or slot.cold_asked:
                 return True
             if partition.high_watermark() != slot.high_watermark or partition.log_start_offset != slot.log_start:
                 return True
@@ -351,8 +357,8 @@ cdef class FetchRequest(Request):
                          mark_included(self.slots, self.incremental, &self.error_code))
         if plan.count > 0:
             response.keep_plan(plan)
-        put_slots(response, version, self.slots, plan, self.sink.wal, self.read_committed, self.context.node_id)
-        put_fetch_tags(response, version)
+        put_slots(response, version, self.slots, plan, self.sink.wal, self.read_committed)
+        self.put_end(response)
         response.finish()
         add_read_ahead(response, self.slots, plan, self.sink.wal)
         if session is not None:
@@ -365,6 +371,16 @@ cdef class FetchRequest(Request):
         self.response = response
         self.done = True
         return self.sink.finish(self)
+
+    cdef int put_end(self, Response response) except -1:
+        """The answer's tagged fields: where the leaders are that it names."""
+        cdef FetchSlot slot
+        cdef bytes nodes
+        if self.error_code == 0 or self.api_version < LEADER_HINT_VERSION:
+            return put_fetch_tags(response, self.api_version)
+        nodes = node_endpoints(self.context.leaders, {slot.leader_id for slot in self.slots if slot.leader_epoch >= 0},
+                               self.connection.listener)
+        return response.put_bytes(<const uint8_t*><char*>nodes, len(nodes))
 
     cdef int resume(self) except -1:
         if self.done or self.wait is None or not self.moved():

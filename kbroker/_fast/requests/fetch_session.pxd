@@ -18,7 +18,8 @@ cdef class FetchSlot:
     cdef int64_t told_log_start
     # This attempt.
     cdef int16_t error
-    cdef int32_t leader_epoch       # sent with an error, -1: not
+    cdef int32_t leader_id          # sent with an error, ...
+    cdef int32_t leader_epoch       # ... -1: not
     cdef int64_t high_watermark
     cdef int64_t last_stable_offset
     cdef int64_t log_start

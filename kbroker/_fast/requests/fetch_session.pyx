@@ -18,7 +18,7 @@ cdef class FetchSlot:
     cdef int clear(self) except -1:
         """Forgets the last attempt."""
         self.error = 0
-        self.leader_epoch = -1
+        self.leader_id = self.leader_epoch = -1
         self.forget_offsets()
         self.upper = -1
         self.diverging_epoch = -1

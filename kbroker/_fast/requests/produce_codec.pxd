@@ -9,7 +9,7 @@
 #       index i32, error i16, base offset i64, log append time i64, [5+] log start offset i64,
 #       [8+] record errors ARRAY (batch index i32, message STRING), error message STRING,
 #       [9+] tags (10+: tag 0 current leader: id i32, epoch i32, tags);  [tags]
-#   throttle time i32, [9+ tags]
+#   throttle time i32, [9+ tags (10+: tag 0 node endpoints)]
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
@@ -23,6 +23,7 @@ cdef enum:
     PRODUCE_VERSION_MAX = 13
     RECORD_ERRORS_VERSION = 8
     PRODUCE_FLEXIBLE = 9
+    PRODUCE_LEADER_VERSION = 10
     PRODUCE_TOPIC_ID_VERSION = 13
     PARTITIONS_PER_PRODUCE_MAX = 100000
     RELEASE_GIL_BYTES = 32768       # less is parsed or judged before the GIL could be handed over and back
@@ -36,7 +37,10 @@ cdef struct ProduceItem:
     int32_t code            # of validation so far: 0, a Kafka error, VALIDATE_COMPRESSED
     bint judged             # under its topic's rules, and stamped
     uint8_t* recoded        # the batch as its topic's compression.type wants it, info.size bytes; NULL: as it came
-    int64_t error_position  # of its error code in the answer, 0: not appended
+    bint appended           # and not failed since
+    bint awaits_objects     # appended to an object-durable partition
+    int64_t error_position  # of its error code in the answer
+    int64_t tags_position   # of its tagged fields there, which are none
     BatchInfo info
     ValidationResult result
     Faults faults           # of a batch that its topic refuses: what the answer names, unless the first one is enough
@@ -65,10 +69,12 @@ cdef Parsed* parse_and_judge(const uint8_t* frame, int32_t size, int64_t now_ms,
 cdef int put_produce_header(Response response, const ProduceFrame* request) except -1
 # The start of the topic that items[i] opens: its name and its number of partitions.
 cdef int put_produce_topic(Response response, const ProduceFrame* request, const uint8_t* frame, int32_t i) except -1
-# One partition's answer, with (index, message) of each record that is at fault, or None. Returns the position of its
-# error code in response.out.data.
-cdef int64_t put_produce_partition(Response response, const ProduceFrame* request, int32_t i, int16_t error,
-                                   int64_t base_offset, int64_t log_append_time_ms, int64_t log_start_offset,
-                                   list record_errors, bytes message, int32_t leader_id, int32_t leader_epoch) except -1
+# One partition's answer, with (index, message) of each record that is at fault, or None. Notes in items[i] where it is.
+cdef int put_produce_partition(Response response, ProduceFrame* request, int32_t i, int16_t error, int64_t base_offset,
+                               int64_t log_append_time_ms, int64_t log_start_offset, list record_errors,
+                               bytes message) except -1
 cdef int put_produce_topic_end(Response response, const ProduceFrame* request) except -1
 cdef int put_produce_end(Response response, const ProduceFrame* request) except -1
+# The finished answer once more, with the current leader (id, epoch) of some items, by number, and at its end `nodes`
+# (current_leader.pxd).
+cdef Response with_leaders(Response answer, const ProduceFrame* request, dict leaders, bytes nodes)

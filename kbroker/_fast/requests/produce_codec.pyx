@@ -75,7 +75,8 @@ cdef int _parse_topics(ProduceFrame* request, FrameCursor* c) noexcept nogil:
             item.recoded = NULL
             item.faults.items = NULL
             item.faults.count = item.faults.capacity = 0
-            item.error_position = 0
+            item.appended = item.awaits_objects = False
+            item.error_position = item.tags_position = 0
             skip_tags(c, flexible)
             if c.failed:
                 return -1
@@ -206,15 +207,15 @@ cdef int _put_message(Response response, bint flexible, bytes message) except -1
     return response.put_bytes(<const uint8_t*><char*>message, len(message))
 
 
-cdef int64_t put_produce_partition(Response response, const ProduceFrame* request, int32_t i, int16_t error,
-                                   int64_t base_offset, int64_t log_append_time_ms, int64_t log_start_offset,
-                                   list record_errors, bytes message, int32_t leader_id, int32_t leader_epoch) except -1:
+cdef int put_produce_partition(Response response, ProduceFrame* request, int32_t i, int16_t error, int64_t base_offset,
+                               int64_t log_append_time_ms, int64_t log_start_offset, list record_errors,
+                               bytes message) except -1:
     cdef bint flexible = request.version >= PRODUCE_FLEXIBLE
-    cdef int64_t position
+    cdef ProduceItem* item = &request.items[i]
     cdef int32_t count
     response.reserve(64)
-    response.put_i32(request.items[i].index)
-    position = response.out.size
+    response.put_i32(item.index)
+    item.error_position = response.out.size
     response.put_i16(error)
     response.put_i64(base_offset)
     response.put_i64(log_append_time_ms)
@@ -233,15 +234,10 @@ cdef int64_t put_produce_partition(Response response, const ProduceFrame* reques
                 if flexible:
                     response.put_i8(0)
         _put_message(response, flexible, message)
+    item.tags_position = response.out.size
     if flexible:
-        if request.version >= 10 and leader_epoch >= 0:
-            response.put_i8(1)      # one tagged field: tag 0, 9 bytes
-            response.put_i8(0)
-            response.put_i8(9)
-            response.put_i32(leader_id)
-            response.put_i32(leader_epoch)
         response.put_i8(0)
-    return position
+    return 0
 
 
 cdef int put_produce_topic_end(Response response, const ProduceFrame* request) except -1:
@@ -255,6 +251,27 @@ cdef int put_produce_end(Response response, const ProduceFrame* request) except 
     if request.version >= PRODUCE_FLEXIBLE:
         response.put_i8(0)
     return 0
+
+
+cdef Response with_leaders(Response answer, const ProduceFrame* request, dict leaders, bytes nodes):
+    cdef Response response = new_response(request.correlation_id, True)
+    cdef const uint8_t* old = answer.out.data
+    cdef int64_t position = response.out.size   # all before it is the same
+    cdef int32_t i
+    for i in sorted(leaders):
+        leader_id, leader_epoch = leaders[i]
+        response.put_bytes(old + position, request.items[i].tags_position - position)
+        response.put_i8(1)      # one tagged field: tag 0, 9 bytes
+        response.put_i8(0)
+        response.put_i8(9)
+        response.put_i32(leader_id)
+        response.put_i32(leader_epoch)
+        response.put_i8(0)
+        position = request.items[i].tags_position + 1
+    response.put_bytes(old + position, answer.out.size - 1 - position)
+    response.put_bytes(<const uint8_t*><char*>nodes, len(nodes))
+    response.finish()
+    return response
 
 
 def decode_produce(bytes frame) -> dict | None:
@@ -279,9 +296,9 @@ def decode_produce(bytes frame) -> dict | None:
     return result
 
 
-def encode_produce(bytes frame, answers) -> bytes:
+def encode_produce(bytes frame, answers, bytes nodes=b"\x00") -> bytes:
     """The answer to `frame` with one (error, base offset, append time, log start, record errors, message, leader id,
-    leader epoch) for each partition, without length prefix. For tests."""
+    leader epoch) for each partition, and `nodes` as in `with_leaders`, without length prefix. For tests."""
     cdef const uint8_t* p = <const uint8_t*><char*>frame
     cdef ProduceFrame* request = parse_produce(p, len(frame))
     cdef Response response
@@ -294,12 +311,15 @@ def encode_produce(bytes frame, answers) -> bytes:
         for i in range(request.count):
             if i == 0 or request.items[i].topic_number != request.items[i - 1].topic_number:
                 put_produce_topic(response, request, p, i)
-            error, base, append_time, log_start, record_errors, message, leader, epoch = answers[i]
-            put_produce_partition(response, request, i, error, base, append_time, log_start, record_errors, message,
-                                  leader, epoch)
+            error, base, append_time, log_start, record_errors, message = answers[i][:6]
+            put_produce_partition(response, request, i, error, base, append_time, log_start, record_errors, message)
             if i + 1 == request.count or request.items[i + 1].topic_number != request.items[i].topic_number:
                 put_produce_topic_end(response, request)
         put_produce_end(response, request)
+        response.finish()
+        leaders = {i: answer[6:] for i, answer in enumerate(answers) if answer[7] >= 0}
+        if request.version >= PRODUCE_LEADER_VERSION and leaders:
+            response = with_leaders(response, request, leaders, nodes)
         return (<char*>response.out.data)[4:response.out.size]
     finally:
         free_produce(request)

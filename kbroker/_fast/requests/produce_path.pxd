@@ -12,16 +12,16 @@ from kbroker._fast.requests.verification cimport Verifications
 cdef class ProduceRequest(Request):
     """One Produce request: judged, appended partition by partition, answered when all of it is durable.
 
-    The answer is written while appending, and then the frame is freed; a failed commit only changes error codes. The
-    wait for object-durable partitions ends at the request's own timeout: the answer says so, and the data stays in the
-    log. While the WAL has no space, a worker judges or re-encodes a compressed batch, or the transaction coordinator is
+    The answer is written while appending, and then the frame is freed; a failed commit, or a partition that is not led
+    here any more, only changes error codes. The wait for object-durable partitions ends at the request's own timeout:
+    the answer says so, and the data stays in the log. While the WAL has no space, a worker judges or re-encodes a compressed batch, or the transaction coordinator is
     asked, the rest waits (`blocking`) and the frame is kept, until the request's own timeout.
     """
     cdef RequestContext context
     cdef Frame* produce                 # owned
     cdef FrameBudget* budget
     cdef ProduceFrame* parsed           # owned through `produce` until its frame is freed, then directly
-    cdef list partitions                # Partition or None, one for each item
+    cdef list partitions                # Partition or None, one for each item; until it is answered
     cdef int32_t position               # next item to append
     cdef int64_t stalled_at_ms          # when `stalled` was set
     cdef bint expired                   # no more appends: answer NOT_ENOUGH_REPLICAS
@@ -36,7 +36,9 @@ cdef class ProduceRequest(Request):
     cdef int64_t pending_end_lsn        # appended, but not pushed on the commit queue yet
     cdef WaitList pending_waiters
     cdef CommitQueue pending_queue      # where that goes
-    cdef list object_positions          # in the answer, of the errors of object-durable partitions; None: there are none
+    cdef bint awaits_objects            # some partition is object-durable
+    cdef bint misdirected               # some partition's error is NOT_LEADER_OR_FOLLOWER
+    cdef int64_t closings               # of the log's commit queue, when it began
     cdef int proceed(self) except -1
     cdef int look_up_all(self) except -1
     cdef int start_worker(self) except -1
@@ -51,6 +53,9 @@ cdef class ProduceRequest(Request):
     cdef int push_pending(self, Completion completion) except -1
     cdef int await_commit(self) except -1
     cdef int committed(self, int16_t error) except -1
+    cdef int put_error(self, ProduceItem* item, int16_t error) except -1
+    cdef int fail_closed(self) except -1
+    cdef int name_leaders(self) except -1
 
 
 cdef class ProduceCompletion(Completion):

@@ -19,10 +19,11 @@ from kbroker._fast.base.kafka cimport (
 from kbroker._fast.net.close_cause cimport CLOSED_PRODUCE_FAILED
 from kbroker._fast.net.frame cimport Frame, FrameBudget, frame_free, frame_own
 from kbroker._fast.wal.commit cimport CommitQueue, Completion, WaitList
-from kbroker._fast.base.endian cimport store_i16, store_i64
+from kbroker._fast.base.endian cimport load_i16, store_i16, store_i64
 from kbroker._fast.partition.partition cimport AppendResult, Partition
 from kbroker._fast.requests.produce_codec cimport (
     PRODUCE_FLEXIBLE,
+    PRODUCE_LEADER_VERSION,
     PRODUCE_TOPIC_ID_VERSION,
     RECORD_ERRORS_VERSION,
     ProduceFrame,
@@ -33,7 +34,9 @@ from kbroker._fast.requests.produce_codec cimport (
     put_produce_partition,
     put_produce_topic,
     put_produce_topic_end,
+    with_leaders,
 )
+from kbroker._fast.requests.current_leader cimport node_endpoints
 from kbroker._fast.partition.producer_state cimport PRODUCER_WAIT
 from kbroker._fast.partition.verification_guards cimport Verification
 from kbroker._fast.records.record_batch cimport TRANSACTIONAL
@@ -94,13 +97,6 @@ cdef int _own(Frame* frame, FrameBudget* budget) except -1:
     return 0
 
 
-cdef void _put_error(Response response, int64_t position, int16_t error) noexcept:
-    """Into an answer that says that its batch was appended."""
-    cdef uint8_t* data = response.out.data
-    store_i16(data + position, error)
-    store_i64(data + position + 2, -1)
-
-
 cdef class ProduceRequest(Request):
     def __dealloc__(self):
         if self.produce != NULL:
@@ -116,6 +112,7 @@ cdef class ProduceRequest(Request):
         self.parsed = <ProduceFrame*>frame.parsed
         self.now_ms = self.sink.wall_ms
         self.blocking = True
+        self.closings = self.sink.wal.commits.closings
         self.partitions = []
         self.response = new_response(self.correlation_id, self.parsed.version >= PRODUCE_FLEXIBLE)
         put_produce_header(self.response, self.parsed)
@@ -256,7 +253,7 @@ cdef class ProduceRequest(Request):
         if partition.rules.internal and not _is_admin_client(self.produce):
             return INVALID_TOPIC_EXCEPTION
         if partition.leader_epoch < 0:
-            return NOT_LEADER_OR_FOLLOWER
+            return UNKNOWN_TOPIC_OR_PARTITION if partition.deleted else NOT_LEADER_OR_FOLLOWER
         if self.expired and not item.judged and is_batch(item):
             return NOT_ENOUGH_REPLICAS      # no client waits for it any more: no codec work on this thread
         if not item.judged:
@@ -269,8 +266,6 @@ cdef class ProduceRequest(Request):
                 self.wants_producer = False
                 partition.producers.pool.refusals += 1
             return NOT_ENOUGH_REPLICAS
-        if partition.deleted:
-            return UNKNOWN_TOPIC_OR_PARTITION
         if item.info.size > partition.rules.segment_bytes:
             return RECORD_LIST_TOO_LARGE
         if self.verifications is not None:
@@ -292,9 +287,7 @@ cdef class ProduceRequest(Request):
             item.recoded = NULL
         self.put(0, result.base_offset, result.max_timestamp if partition.rules.log_append_time else -1, partition)
         if partition.object_durable:
-            if self.object_positions is None:
-                self.object_positions = []
-            self.object_positions.append(item.error_position)
+            self.awaits_objects = item.awaits_objects = True
         return 0
 
     cdef int run(self) except -1:
@@ -333,9 +326,7 @@ cdef class ProduceRequest(Request):
         """Writes the answer of items[position] and moves on."""
         cdef int32_t i = self.position
         cdef ProduceItem* item = &self.parsed.items[i]
-        cdef int64_t position
         cdef int64_t log_start = -1
-        cdef int32_t epoch = -1
         cdef list record_errors = None
         cdef bytes message = None
         if i == 0 or item.topic_number != self.parsed.items[i - 1].topic_number:
@@ -351,14 +342,13 @@ cdef class ProduceRequest(Request):
                     message = REASON_TEXTS[item.result.reason]
                 elif self.verifications is not None:
                     message = self.verifications.message_of(i)
-            if error == NOT_LEADER_OR_FOLLOWER and partition is not None:
-                epoch = partition.leader_epoch
+            if error == NOT_LEADER_OR_FOLLOWER:
+                self.misdirected = True
         else:
+            item.appended = True
             log_start = partition.log_start_offset
-        position = put_produce_partition(self.response, self.parsed, i, error, base_offset, append_time, log_start,
-                                         record_errors, message, self.context.node_id, epoch)
-        if error == 0:
-            item.error_position = position
+        put_produce_partition(self.response, self.parsed, i, error, base_offset, append_time, log_start, record_errors,
+                              message)
         if i + 1 == self.parsed.count or self.parsed.items[i + 1].topic_number != item.topic_number:
             put_produce_topic_end(self.response, self.parsed)
         self.position += 1
@@ -380,7 +370,6 @@ cdef class ProduceRequest(Request):
         self.produce.parsed = NULL
         frame_free(self.produce, self.budget)
         self.produce = NULL
-        self.partitions = None
         self.blocking = False
         if self.stalled:
             self.sink.wal.room_waited_ms += self.sink.loop_ms - self.stalled_at_ms
@@ -392,25 +381,80 @@ cdef class ProduceRequest(Request):
             return self.committed(0)
         completion = ProduceCompletion.__new__(ProduceCompletion)
         completion.request = self
-        if self.object_positions is not None:
+        if self.awaits_objects:
             last = self.sink.wal.object_commits  # the flushed position is never above the durable one
             self.sink.set_deadline(self, self.timeout_at_ms())
         if self.pending_end_lsn == self.end_lsn and self.pending_queue is last:
-            return self.push_pending(completion)
-        self.push_pending(None)
-        return last.push(self.end_lsn, None, completion)
+            self.push_pending(completion)
+        else:
+            self.push_pending(None)
+            last.push(self.end_lsn, None, completion)
+        if self.closings != self.sink.wal.commits.closings:
+            self.fail_closed()      # of what it had appended before
+        return 0
+
+    cdef int fail_closed(self) except -1:
+        """Fails what it has appended to partitions that are not led here any more. Any thread."""
+        cdef int32_t i
+        cdef bint waits = False
+        cdef ProduceItem* item
+        if self.done or self.produce != NULL:
+            return 0
+        for i in range(self.parsed.count):
+            item = &self.parsed.items[i]
+            if item.appended:
+                error = (<Partition>self.partitions[i]).waiters.error
+                if error == 0:
+                    waits = True
+                else:
+                    self.put_error(item, error)
+        return 0 if waits else self.committed(0)
+
+    cdef int put_error(self, ProduceItem* item, int16_t error) except -1:
+        """Of an item that has been appended, into the answer, which says so."""
+        cdef uint8_t* data = self.response.out.data
+        store_i16(data + item.error_position, error)
+        store_i64(data + item.error_position + 2, -1)
+        item.appended = False
+        if self.error_code == 0:
+            self.error_code = error
+        if error == NOT_LEADER_OR_FOLLOWER:
+            self.misdirected = True
+        return 0
+
+    cdef int name_leaders(self) except -1:
+        """Into the answer, of the partitions that are led elsewhere."""
+        cdef const uint8_t* data = self.response.out.data
+        cdef Partition partition
+        cdef dict leaders = {}
+        cdef int32_t i
+        for i in range(self.parsed.count):
+            partition = self.partitions[i]
+            if partition is None or load_i16(data + self.parsed.items[i].error_position) != NOT_LEADER_OR_FOLLOWER:
+                continue
+            leader = self.context.leaders.leader(partition.topic_id, partition.index)
+            if leader is not None:
+                leaders[i] = leader
+        if leaders:
+            nodes = node_endpoints(self.context.leaders, {leader[0] for leader in leaders.values()},
+                                   self.connection.listener)
+            self.response = with_leaders(self.response, self.parsed, leaders, nodes)
+        return 0
 
     cdef int committed(self, int16_t error) except -1:
         cdef int32_t i
         if self.done:
             return 0
-        if self.object_positions is not None:
+        if self.awaits_objects:
             self.sink.clear_deadline(self)
         if error != 0:
             self.error_code = error
             for i in range(self.parsed.count):
-                if self.parsed.items[i].error_position > 0:
-                    _put_error(self.response, self.parsed.items[i].error_position, error)
+                if self.parsed.items[i].appended:
+                    self.put_error(&self.parsed.items[i], error)
+        if self.misdirected and self.parsed.version >= PRODUCE_LEADER_VERSION:
+            self.name_leaders()
+        self.partitions = None
         if self.parsed.acks == 0:
             self.response = None
             if self.failed:
@@ -437,15 +481,16 @@ cdef class ProduceRequest(Request):
 
     cdef int expire(self) except -1:
         cdef Verifications asked = self.verifications
-        if self.done or (self.produce == NULL and self.object_positions is None):
+        cdef int32_t i
+        if self.done or (self.produce == NULL and not self.awaits_objects):
             return 0
         if self.produce == NULL:
             # The data is not in objects in time. It may still get there: the same error as a replica's delay in Kafka.
             if self.sink.wal.durable() < self.end_lsn:
                 return self.committed(REQUEST_TIMED_OUT)
-            self.error_code = REQUEST_TIMED_OUT
-            for position in self.object_positions:
-                _put_error(self.response, position, REQUEST_TIMED_OUT)
+            for i in range(self.parsed.count):
+                if self.parsed.items[i].appended and self.parsed.items[i].awaits_objects:
+                    self.put_error(&self.parsed.items[i], REQUEST_TIMED_OUT)
             return self.committed(0)
         if asked is not None and asked.is_open() and asked.answered and self.sink.loop_ms < self.timeout_at_ms():
             asked.ask_again(self.context.transactions)
@@ -465,3 +510,6 @@ cdef class ProduceCompletion(Completion):
         cdef ProduceRequest request = self.request
         self.request = None
         return request.committed(error)
+
+    cdef int closed(self, int16_t error) except -1:
+        return 0 if self.request is None else self.request.fail_closed()

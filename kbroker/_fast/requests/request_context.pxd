@@ -5,7 +5,7 @@ cdef class RequestContext:
     """What Produce and Fetch requests need of the broker; one for all reactors, read with the GIL held."""
     cdef readonly dict topics_by_name
     cdef readonly dict topics_by_id
-    cdef readonly int32_t node_id
+    cdef readonly object leaders        # kbroker.log.leaders.Leaders
     cdef readonly object cold_reader    # request(partition_log, offset, upper, max_bytes, callback), or None
     cdef readonly object executor       # for work that takes over a millisecond
     cdef public object transactions     # kbroker.coordinator.transaction.coordinator.TransactionCoordinator, or None

@@ -13,7 +13,7 @@ class RequestContext:
         *,
         topics_by_name: Mapping[str, Any],
         topics_by_id: Mapping[bytes, Any],
-        node_id: int,
+        leaders: Any,
         cold_reader: Any = None,
         executor: Executor | None = None,
         fetch_bytes_max: int,

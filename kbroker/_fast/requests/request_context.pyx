@@ -2,12 +2,12 @@
 
 
 cdef class RequestContext:
-    def __init__(self, sessions, *, topics_by_name, topics_by_id, node_id, cold_reader=None, executor=None,
+    def __init__(self, sessions, *, topics_by_name, topics_by_id, leaders, cold_reader=None, executor=None,
                  fetch_bytes_max, fetch_near_bytes):
         self.sessions = sessions
         self.topics_by_name = topics_by_name
         self.topics_by_id = topics_by_id
-        self.node_id = node_id
+        self.leaders = leaders
         self.cold_reader = cold_reader
         self.executor = executor
         self.fetch_bytes_max = fetch_bytes_max

@@ -6,9 +6,12 @@ from kbroker._fast.wal.wakeups cimport WakeupFds
 cdef class Completion:
     """Something that waits for appended data to become durable: a produce request, a coordinator write.
 
-    Called exactly once for each push, with the GIL, on the thread that drains the queue. `error` is a Kafka code.
+    `complete` is called with the GIL, once for each push, on the thread that drains the queue. `error` is a Kafka code.
     """
     cdef int complete(self, int16_t error) except -1
+    # Some wait lists have been closed, on any thread. `error`: that of the list which it was pushed with, 0: that one is
+    # open. What cannot come any more is answered now, and the later call of `complete` does nothing for it.
+    cdef int closed(self, int16_t error) except -1
 
 
 cdef class CallbackCompletion(Completion):
@@ -27,6 +30,7 @@ cdef class WaitList:
     A waiter stays until it is discarded; adding it twice is the same as once.
     """
     cdef list waiters
+    cdef readonly int16_t error     # what its partition's requests get: it is not led here any more; 0: it is
     cdef int add(self, Waiter waiter) except -1
     cdef int discard(self, Waiter waiter) except -1
     cdef int wake(self) except -1
@@ -53,6 +57,7 @@ cdef class CommitQueue:
     cdef readonly int64_t drained_lsn
     cdef readonly int16_t failed_with      # set by fail_all: every later push is failed too, at the next drain
     cdef readonly int64_t appended_bytes   # of the batches whose partitions push here, since the start
+    cdef readonly int64_t closings         # calls of fail_closed
     cdef bint draining
     cdef object failure           # the first one of a callback in this drain
     cdef WakeupFds wakeups

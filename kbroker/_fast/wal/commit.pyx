@@ -27,13 +27,18 @@ cdef class Completion:
     cdef int complete(self, int16_t error) except -1:
         raise NotImplementedError
 
+    cdef int closed(self, int16_t error) except -1:
+        return self.complete(error) if error else 0
+
 
 cdef class CallbackCompletion(Completion):
     def __init__(self, function):
         self.function = function
 
     cdef int complete(self, int16_t error) except -1:
-        self.function(error)
+        function, self.function = self.function, None
+        if function is not None:
+            function(error)
         return 0
 
 
@@ -85,6 +90,11 @@ cdef class WaitList:
                 waiter.data_available()
         return 0
 
+    def close(self, int16_t error):
+        """Wakes all of them, for good: their partition is not led here any more, and they get this Kafka error."""
+        self.error = error
+        self.wake()
+
     def __len__(self):
         return len(self.waiters)
 
@@ -120,6 +130,24 @@ cdef class CommitQueue:
     def push_callback(self, int64_t end_lsn, function):
         """Calls ``function(error_code)`` when ``end_lsn`` is durable; for Python callers and tests."""
         self.push(end_lsn, None, CallbackCompletion(function))
+
+    def fail_closed(self):
+        """Fails at once what was pushed for partitions whose wait lists are closed, each with its list's error. Any
+        thread. An error of a callback is raised by the next drain."""
+        cdef list waiting = []
+        cdef CommitItem* item
+        cdef int64_t i
+        for i in range(self.count):     # callbacks may push
+            item = &self.items[(self.first + i) & (self.capacity - 1)]
+            if <object>item.completion is not None:
+                waiting.append((<object>item.completion, <object>item.waiters))
+        self.closings += 1
+        for completion, waiters in waiting:
+            try:
+                (<Completion>completion).closed(0 if waiters is None else (<WaitList>waiters).error)
+            except Exception as error_of_completion:
+                self.note(error_of_completion)
+        self.notify()   # what waits for room finds out as well
 
     def add_wakeup_fd(self, int fd):
         """Registers an eventfd to be written to when a drain is needed."""

@@ -46,6 +46,11 @@ class FlushPartition(Protocol):
         ...
 
     @property
+    def ended(self) -> bool:
+        """This broker has led it: what it appended then is flushed."""
+        ...
+
+    @property
     def log_start_offset(self) -> int: ...
 
     @property
@@ -172,7 +177,7 @@ def plan_flush(
 def _unled_tails(partitions: Iterable[FlushPartition], image: ManifestImage) -> Iterator[int]:
     """Where the tails begin that only a later leadership of this broker may flush (cluster protocol §5)."""
     for partition in partitions:
-        if partition.leader_epoch < 0 and not partition.deleted:
+        if partition.leader_epoch < 0 and not (partition.ended or partition.deleted):
             state = image.partition(partition.topic_id, partition.index)
             lsn = partition.lsn_of(state.end_offset if state is not None else 0)
             if lsn is not None:

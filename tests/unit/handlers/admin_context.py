@@ -20,6 +20,7 @@ from kbroker.cluster.topic_rules import NewTopic
 from kbroker.cluster.topics import Topics
 from kbroker.handlers.base import Context, RequestInfo, Waiting
 from kbroker.handlers.client_telemetry import ClientTelemetry
+from kbroker.log.leaders import OwnLeaders
 from kbroker.log.log_starts import LogStarts
 from kbroker.log.log_table import LogTable
 from kbroker.protocol.codec import decode_request, decode_response, encode_request, encode_response
@@ -95,6 +96,7 @@ class AdminBroker:
         self.log_starts = LogStarts(self.logs, self.manifest, self.clock)
         self.context = Context(
             logs=self.logs,
+            leaders=OwnLeaders(self.logs.by_id, NODE_ID, lambda: configs.text("broker.rack")),
             topics=self.topics,
             cold_reader=self.cold,  # type: ignore[arg-type]
             cluster_id=CLUSTER_ID,

@@ -82,6 +82,7 @@ class Client:
                     OFFSETS_TOPIC: SimpleNamespace(partitions=self.offset_partitions),
                 },
             ),
+            leaders=None,  # type: ignore[arg-type]
             topics=None,  # type: ignore[arg-type]
             cold_reader=None,  # type: ignore[arg-type]
             cluster_id="c",

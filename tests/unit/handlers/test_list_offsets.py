@@ -114,7 +114,7 @@ def test_list_offsets_has_an_error_per_partition(broker: AdminBroker) -> None:
     assert ask(broker, -1, epoch=LEADER_EPOCH)[0] == 0
     assert ask(broker, -1, epoch=LEADER_EPOCH - 1)[0] == ErrorCode.FENCED_LEADER_EPOCH
     assert ask(broker, -1, epoch=LEADER_EPOCH + 1)[0] == ErrorCode.UNKNOWN_LEADER_EPOCH
-    broker.partition("t").leader_epoch = -1
+    broker.partition("t").resign()
     assert ask(broker, -1)[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
@@ -229,6 +229,28 @@ def test_a_failed_cold_read_is_an_error_and_not_no_match(
     cold, warm = broker.receive(list_offsets, 8, pending).topics
     assert (cold.partitions[0].error_code, cold.partitions[0].offset) == (code, -1)
     assert (warm.partitions[0].error_code, warm.partitions[0].offset) == (0, 0)
+
+
+def test_a_look_up_ends_with_the_leadership_however_long_the_store_takes(broker: AdminBroker) -> None:
+    make_cold(broker)
+    partition = broker.partition("t")
+    pending = broker.start(list_offsets, 8, asking(450))
+    partition.resign()
+    assert answer_of(broker.receive(list_offsets, 8, pending)) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1)
+    broker.cold.answers[0].set_result((4, 460))
+    assert answer_of(broker.receive(list_offsets, 8, pending)) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1)
+    assert len(partition.waiters) == 0
+
+
+def test_a_look_up_that_succeeds_is_not_woken_again(broker: AdminBroker) -> None:
+    make_cold(broker)
+    pending = broker.start(list_offsets, 8, asking(450))
+    broker.append("t", 800)
+    broker.cold.answers[0].set_result((4, 460))
+    assert answer_of(broker.receive(list_offsets, 8, pending)) == (0, 4, 460)
+    assert len(broker.partition("t").waiters) == 0
+    broker.partition("t").resign()
+    assert answer_of(broker.receive(list_offsets, 8, pending)) == (0, 4, 460)
 
 
 def test_look_ups_run_on_workers_and_answers_keep_their_order(broker: AdminBroker, tmp_path: Path) -> None:

@@ -92,6 +92,20 @@ def test_the_answer_waits_for_the_store(broker: AdminBroker) -> None:
     assert broker.manifest.image.partition(topic_id, 0).log_start_offset == 1
 
 
+def test_log_starts_are_not_moved_where_another_broker_leads(broker: AdminBroker) -> None:
+    broker.create("t", 2)
+    for index in range(2):
+        broker.append("t", 1, 2, index=index)
+    answer = start_deleting(broker, 2, 1000, ("t", 0, 1), ("t", 1, 1))
+    topic_id = broker.partition("t").topic_id
+    broker.logs.resign([(topic_id, 1)])
+    broker.log_starts.turn()
+    assert results(broker, 2, answer) == [(1, 0), (-1, ErrorCode.NOT_LEADER_OR_FOLLOWER)]
+    state = broker.manifest.image.partition(topic_id, 1)
+    assert state is None or state.log_start_offset == 0
+    assert delete(broker, ("t", 1, 1)) == [(-1, ErrorCode.NOT_LEADER_OR_FOLLOWER)]
+
+
 def test_while_the_store_is_away_the_answer_is_a_time_out(broker: AdminBroker) -> None:
     broker.create("t")
     broker.append("t", 1, 2)

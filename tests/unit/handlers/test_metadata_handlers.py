@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +15,7 @@ from kbroker.cluster.image import TopicImage
 from kbroker.errors import ErrorCode
 from kbroker.handlers import describe_topic_partitions, metadata
 from kbroker.handlers.topic_bytes import FORMS_MAX, TopicBytes, encoded
+from kbroker.log.leaders import Leader, Node
 from kbroker.protocol.apis.cluster.k03_metadata import MetadataRequest, MetadataRequestTopic
 from kbroker.protocol.apis.topics.k75_describe_topic_partitions import (
     Cursor,
@@ -150,11 +151,57 @@ def test_ids_before_version_12_are_an_invalid_request(broker: AdminBroker, versi
 
 def test_an_offline_partition_has_no_leader(broker: AdminBroker) -> None:
     broker.create("t", 2)
-    broker.partition("t", 1).leader_epoch = -1
+    broker.partition("t", 1).resign()
     online, offline = broker.ask(metadata, 12, named("t")).topics[0].partitions
     assert (online.error_code, online.leader_id) == (0, NODE_ID)
     assert (offline.error_code, offline.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
     assert offline.isr_nodes == [NODE_ID]
+
+
+class TwoBrokers:
+    """Leaders of a cluster: broker 7 leads each second partition, and no broker leads partition 2."""
+
+    def __init__(self) -> None:
+        self.epoch = 40
+
+    def leader(self, topic_id: bytes, index: int) -> Leader | None:
+        return None if index == 2 else Leader(7 if index % 2 else NODE_ID, self.epoch + index)
+
+    def epochs(self, topic_id: bytes, count: int) -> list[int]:
+        return [-1 if index == 2 else self.epoch + index for index in range(count)]
+
+    def nodes(self, listener: tuple[str, int]) -> Sequence[Node]:
+        assert listener == ("broker.example", 9999)
+        return [Node(NODE_ID, "broker.example", 9999, None), Node(7, "other.example", 9998, "b")]
+
+
+def test_leaders_are_spread_over_brokers(broker: AdminBroker) -> None:
+    broker.create("t", 4)
+    broker.context.leaders = leaders = TwoBrokers()
+    answer = broker.ask(metadata, 12, named("t"))
+    assert [(node.node_id, node.host, node.rack) for node in answer.brokers] == [
+        (NODE_ID, "broker.example", None), (7, "other.example", "b"),
+    ]  # fmt: skip
+    paged = broker.ask(describe_topic_partitions, 0, DescribeTopicPartitionsRequest(topics=[TopicRequest(name="t")]))
+    for found in (answer.topics[0].partitions, paged.topics[0].partitions):
+        led = [(part.error_code, part.leader_id, part.leader_epoch, part.isr_nodes) for part in found]
+        assert led == [
+            (0, NODE_ID, 40, [NODE_ID]),
+            (0, 7, 41, [7]),
+            (ErrorCode.LEADER_NOT_AVAILABLE, -1, -1, [NODE_ID]),
+            (0, 7, 43, [7]),
+        ]
+    leaders.epoch = 50
+    moved = broker.ask(metadata, 12, named("t")).topics[0].partitions
+    assert [part.leader_epoch for part in moved] == [50, 51, -1, 53], "not what was encoded before"
+
+
+def test_the_leader_epoch_is_that_of_the_partition(broker: AdminBroker) -> None:
+    topic = broker.create("t", 2)
+    broker.logs.resign([(topic.topic_id, 1)])
+    broker.logs.lead(topic.topic_id, 1, LEADER_EPOCH + 9)
+    partitions = broker.ask(metadata, 12, named("t")).topics[0].partitions
+    assert [part.leader_epoch for part in partitions] == [LEADER_EPOCH, LEADER_EPOCH + 9]
 
 
 def test_authorized_operations_only_when_asked(broker: AdminBroker) -> None:

@@ -331,6 +331,15 @@ def producers(client: Client, *indexes: int) -> list[Any]:
     return list(topic.partitions)
 
 
+def test_producers_and_markers_of_a_partition_that_is_led_elsewhere(client: Client) -> None:
+    client.produce((9, 2), sequence=4)
+    client.logs.resign([(client.logs.by_name["t"].topic_id, 0)])
+    first, second = producers(client, 0, 1)
+    assert (first.error_code, first.active_producers) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, [])
+    assert second.error_code == 0
+    assert write_marker(client, (9, 2), 3, 0, 1) == [ErrorCode.NOT_LEADER_OR_FOLLOWER, 0]
+
+
 def test_an_operator_can_abort_a_transaction(client: Client) -> None:
     client.produce((9, 2), sequence=4)
     first, second, missing = producers(client, 0, 1, 2)

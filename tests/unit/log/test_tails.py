@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.errors import StartError
-from kbroker.log.log_table import OFFLINE_EPOCH
+from kbroker.log.leaders import NO_LEADER_EPOCH
 from kbroker.storage.flush.plan import ENTRY_HEADER_BYTES
 from kbroker.storage.manifest.leadership import NO_EPOCH
 from kbroker.storage.manifest.tails import entries_of_tail
@@ -101,7 +101,7 @@ def test_flush_ends_before_a_tail_that_is_not_led_yet(led):
     broker.rows["t"].state.end_offset = 1
     broker.restart()
     hot, wal = broker.hot("t"), broker.storage.wal
-    epoch, hot.leader_epoch = hot.leader_epoch, OFFLINE_EPOCH
+    epoch, hot.leader_epoch = hot.leader_epoch, NO_LEADER_EPOCH
     (first, *_) = broker.tail("t")
     assert broker.storage.flush()
     assert wal.flushed_lsn == first.lsn - ENTRY_HEADER_BYTES

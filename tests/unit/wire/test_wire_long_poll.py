@@ -238,7 +238,9 @@ def test_bytes_of_a_deleted_topic_are_not_served_under_the_name_of_a_new_one(tmp
                 cold.asked[0][1]([batch(b"old")])
             new = Partition(broker.wal, "t", bytes(16), 0, 7, 1)
             new.set_next_offset(10)  # by now as long, and in objects too
-            old.release()
+            old.mark_deleted()
+            old.resign()
+            old.drop()
             broker.logs.by_name["t"].partitions[0] = new
 
         broker.reactor.submit(replace)

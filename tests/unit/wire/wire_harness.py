@@ -16,6 +16,7 @@ from kbroker._fast.partition.partition import Partition
 from kbroker._fast.partition.producer_pool import ProducerPool
 from kbroker._fast.records.records import build_batch, iter_batches, iter_records
 from kbroker._fast.wal.arena import Arena
+from kbroker.log.leaders import Leaders, OwnLeaders
 from kbroker.protocol.apis.records import k00_produce as produce
 from kbroker.protocol.apis.records import k01_fetch as fetch
 from kbroker.protocol.codec import decode_response_frame, encode_request_frame
@@ -55,6 +56,7 @@ class WireBroker:
         *,
         dispatch: Callable[[Any], None] | None = None,
         options: WireOptions | None = None,
+        leaders: Leaders | None = None,
         arena_bytes: int = 8 * MIB,
         segment_bytes: int = 4 * MIB,
         wal_bytes: int = 64 * MIB,
@@ -87,6 +89,7 @@ class WireBroker:
             self.logs,
             dispatch or (lambda request: request.close_connection("no handlers")),
             options or WireOptions(),
+            leaders=leaders or OwnLeaders(self.logs.by_id, 0, lambda: None),
             cold_reader=cold_reader,
             executor=self.executor,
         )

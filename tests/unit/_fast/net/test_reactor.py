@@ -72,7 +72,8 @@ def test_a_parked_fetch_follows_a_name_to_the_new_topic(tmp_path):
 
         def replace():
             new = Partition(broker.wal, "t", bytes(16), 0, 7, 1)
-            old.release()
+            old.resign()
+            old.drop()
             topic.partitions[0] = new
 
         broker.reactor.submit(replace)

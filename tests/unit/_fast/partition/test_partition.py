@@ -190,14 +190,16 @@ def test_states_that_refuse(tmp_path: Path) -> None:
         good[70] ^= 1
         assert code(bytes(good)) == 2
         assert code(batch(records=0)) == 87
-        partition.leader_epoch = -1
+        with pytest.raises(ValueError, match="led here"):
+            partition.drop()
+        partition.resign()
         assert code() == 6
-        partition.leader_epoch = 2
-        partition.release()
+        partition.mark_deleted()
         assert code() == 3
+        partition.drop()
         assert partition.next_offset == 0
         again = Partition(log.wal, "topic", TOPIC, 0, 9, 1)
-        with pytest.raises(ValueError, match="exists"):
+        with pytest.raises(ValueError, match="led here"):
             Partition(log.wal, "topic", TOPIC, 0, 9, 1)
         again.set_next_offset(50)
         assert log.append(batch(), again)[0] == 50
@@ -213,7 +215,8 @@ def test_a_released_partition_is_not_attached_again(tmp_path: Path) -> None:
         other = log.partition(index=1)
         log.append(batch(1000))
         log.append(batch(1000), other)
-        other.release()
+        other.resign()
+        other.drop()
         while log.wal.head_lsn < 2 * SEGMENT:
             log.append(batch(1000))
         log.sync()

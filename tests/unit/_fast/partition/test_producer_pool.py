@@ -132,7 +132,7 @@ def test_the_pool_is_one_for_all_partitions(small: Log) -> None:
     assert refused.value.code == NOT_ENOUGH_REPLICAS
     small.append(first(8), other, now_ms=START_MS + 2 * IDLE_MS)
     assert [small.partition(TOPIC, n).producers.rows for n in range(4)] == [0, 2, 1, 1]
-    other.release()
+    other.resign()
     assert (other.producers.rows, small.producers.rows) == (0, 2)
 
 
