@@ -106,7 +106,6 @@ from kbroker.wire.dispatch import AdvertisedListener, Dispatcher
 from kbroker.wire.server import WireOptions, WireServer, bind
 
 if TYPE_CHECKING:
-    from kbroker._fast.partition.partition import Partition
     from kbroker.admin.http_endpoint import HttpEndpoint
     from kbroker.background.compaction_cleaner import Cleaner
     from kbroker.background.converter import Converter
@@ -332,17 +331,12 @@ class Broker:
         self.groups, self.producer_ids, self.transactions = built.groups, built.producer_ids, built.transactions
         self.share_states, self.share_partitions = built.share_states, built.share_partitions
         self.logs.on_removed = self._topic_removed
-        if self.share_partitions is not None:
-            self.logs.on_resigned = self._partition_resigned
+        self.logs.on_led, self.logs.on_resigned = built.led, built.resigned
         built.start()
 
     def _topic_removed(self, topic: TopicLog) -> None:
         self.retention.topic_removed(topic)
         self.groups.on_topic_deleted(topic.name)
-
-    def _partition_resigned(self, partition: Partition) -> None:
-        assert self.share_partitions is not None
-        self.share_partitions.partition_resigned(partition.topic_id, partition.index)
 
     def _build_wire(self, listening: socket.socket) -> None:
         config = self.config

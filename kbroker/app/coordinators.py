@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from kbroker._fast.partition.partition import Partition
 from kbroker.app.config import BrokerConfig
 from kbroker.app.internal_topics import LoggedTopic
 from kbroker.app.open_cluster import Cluster
@@ -20,6 +21,7 @@ from kbroker.cluster.topics import Topics
 from kbroker.coordinator.group.config import GroupConfig
 from kbroker.coordinator.group.coordinator import GroupCoordinator
 from kbroker.coordinator.group.environment import GroupEnvironment, LoggedTopics, TopicChanges
+from kbroker.coordinator.runtime.shard_set import ShardSet
 from kbroker.coordinator.transaction.config import TransactionConfig
 from kbroker.coordinator.transaction.coordinator import TransactionCoordinator
 from kbroker.coordinator.transaction.marker_sink import MarkerSink
@@ -50,6 +52,30 @@ class Coordinators:
         self.transactions.start()
         if self.share_partitions is not None:
             self.share_partitions.start()
+
+    def led(self, partition: Partition) -> None:
+        """This broker leads a partition now (LogTable.on_led)."""
+        shards = self._shards(partition.topic)
+        if shards is not None:
+            shards.elected(partition.index, partition.leader_epoch)
+
+    def resigned(self, partition: Partition, leader_epoch: int) -> None:
+        """This broker leads a partition no longer (LogTable.on_resigned)."""
+        shards = self._shards(partition.topic)
+        if shards is not None:
+            shards.resigned(partition.index, leader_epoch)
+        if self.share_partitions is not None:
+            self.share_partitions.partition_resigned(partition.topic_id, partition.index)
+
+    def _shards(self, topic: str) -> ShardSet[Any] | None:
+        """Those of an internal topic."""
+        if topic == CONSUMER_OFFSETS:
+            return self.groups.shards
+        if topic == TRANSACTION_STATE:
+            return self.transactions.shards
+        if topic == SHARE_GROUP_STATE and self.share_states is not None:
+            return self.share_states.shards
+        return None
 
 
 def build_coordinators(

@@ -83,10 +83,13 @@ def _share_coordinator(context: Context, info: RequestInfo, key: str) -> Coordin
 
 def _leader(context: Context, info: RequestInfo, topic: str, key: str) -> Coordinator:
     """The leader of the key's partition of an internal topic that exists."""
-    partitions = context.logs.by_name[topic].partitions
-    if partitions[group_partition(key, len(partitions))].leader_epoch < 0:
-        return _refused(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    return _this_broker(context, info, key)
+    found = context.logs.by_name[topic]
+    leader = context.leaders.leader(found.topic_id, group_partition(key, len(found.partitions)))
+    nodes = context.leaders.nodes((info.advertised_host, info.advertised_port)) if leader is not None else ()
+    for node in nodes:
+        if leader is not None and node.node_id == leader.node_id:
+            return Coordinator(key=key, node_id=node.node_id, host=node.host, port=node.port, error_message=None)
+    return _refused(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
 def _refused(key: str, error: ErrorCode, message: str | None = None) -> Coordinator:

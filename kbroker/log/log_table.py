@@ -58,7 +58,8 @@ class LogTable:
     or is refused. Both take the WAL's lock after the GIL.
 
     It is a topic listener (on_created and so on, as cluster.topics calls them). `on_removed` is told of a topic
-    that was deleted, after it left the table; `on_resigned` of each partition whose leadership has ended by `resign`.
+    that was deleted, after it left the table; `on_led` of each partition whose leadership has begun by `lead`, and
+    `on_resigned` of each whose leadership has ended by `resign`, with its leader epoch.
     `leader_epoch` is the one of leaderships that begin with the process or with a topic.
     """
 
@@ -71,7 +72,8 @@ class LogTable:
         self.leader_epoch = leader_epoch
         self.producer_pool = producer_pool or ProducerPool()  # of all partitions
         self.on_removed: Callable[[TopicLog], None] | None = None
-        self.on_resigned: Callable[[Partition], None] | None = None
+        self.on_led: Callable[[Partition], None] | None = None
+        self.on_resigned: Callable[[Partition, int], None] | None = None
         self._wal = wal
         self._lock = threading.Lock()
         self._leading = False  # until the WAL has been replayed
@@ -266,7 +268,9 @@ class LogTable:
             _begin(partition)
             partition.note_flushed(partition.log.flushed_end)  # by a window that was committed meanwhile
             topic_log.partitions = [*topic_log.partitions[:index], partition, *topic_log.partitions[index + 1 :]]
-            return partition
+        if self.on_led is not None:
+            self.on_led(partition)
+        return partition
 
     def resign(self, places: Iterable[tuple[bytes, int]]) -> None:
         """Ends leaderships of this broker, by topic id and partition, for good: nothing is appended under their epochs
@@ -279,12 +283,12 @@ class LogTable:
             for topic_id, index in places:
                 partition = self.partition_by_id(topic_id, index)
                 if partition is not None and partition.leader_epoch >= 0:
+                    resigned.append((partition, partition.leader_epoch))
                     partition.resign()
-                    resigned.append(partition)
         self._fail_closed()
         if self.on_resigned is not None:
-            for partition in resigned:
-                self.on_resigned(partition)
+            for partition, leader_epoch in resigned:
+                self.on_resigned(partition, leader_epoch)
 
     def drop(self, topic_id: bytes, index: int) -> None:
         """Gives up what the WAL has of a partition that has been resigned: it is in objects, or belongs to no tail.

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from until import until
@@ -15,10 +14,10 @@ from kbroker.app.broker import Broker
 from kbroker.app.config import load_config
 from kbroker.app.stopping import Stopping
 from kbroker.coordinator.runtime.request import Request
-from kbroker.coordinator.runtime.shard_set import ShardSet
 from kbroker.errors import ErrorCode
+from kbroker.log.wal_tail import tail_parts
 
-NO_LEADER = -1
+SYNC_SECONDS = 60.0
 
 
 class BrokerInProcess:
@@ -54,18 +53,15 @@ class BrokerInProcess:
         return Stopping(self.broker).run()
 
     @contextmanager
-    def without_leader(self, topic: str, shards: ShardSet[Any]) -> Iterator[None]:
+    def without_leader(self, topic: str) -> Iterator[None]:
         """All partitions of an internal topic resign; at the end this broker leads them in the next epoch."""
-        partitions = self.broker.logs.by_name[topic].partitions
-        ended = [partition.leader_epoch for partition in partitions]
-        for index, partition in enumerate(partitions):
-            partition.leader_epoch = NO_LEADER
-            shards.resigned(index, ended[index])
+        logs, wal, flusher = self.broker.logs, self.broker.wal, self.broker.flusher
+        led = [(found.topic_id, found.index, found.leader_epoch) for found in logs.by_name[topic].partitions]
+        logs.resign((topic_id, index) for topic_id, index, _ in led)
         yield
-        for index, partition in enumerate(partitions):
-            partition.log.epochs.assign(ended[index] + 1, partition.next_offset)
-            partition.leader_epoch = ended[index] + 1
-            shards.elected(index, ended[index] + 1)
+        assert wal.sync(SYNC_SECONDS)
+        for topic_id, index, epoch in led:
+            logs.lead(topic_id, index, epoch + 1, tail_parts(wal, flusher.flushed_lsn))
 
     def await_refusal(self, what: str, count: int = 1) -> None:
         """Waits until that many requests have been told from now on that this is not their coordinator."""

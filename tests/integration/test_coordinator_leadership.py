@@ -65,7 +65,6 @@ def test_members_go_on_after_their_coordinator_was_away(broker: BrokerInProcess,
         options = {"group.protocol": protocol, "heartbeat.interval.ms": None, "session.timeout.ms": None}
     strategy: Any = "range" if protocol == "classic" else None
     members = [Member(broker.bootstrap, topic, topic, strategy, **options) for _ in range(2)]
-    shards = broker.broker.groups.shards
     try:
         for member in members:
             member.wait(lambda member: len(member.owned) == 2, "half assigned")
@@ -75,7 +74,7 @@ def test_members_go_on_after_their_coordinator_was_away(broker: BrokerInProcess,
             member.commit()
         rebalances = [member.rebalances for member in members]
         for number in range(1, ROUNDS + 1):
-            with broker.without_leader(CONSUMER_OFFSETS, shards):
+            with broker.without_leader(CONSUMER_OFFSETS):
                 broker.await_refusal("refused heartbeat")
                 write(broker, topic, 5)
             for member in members:
@@ -113,7 +112,7 @@ def test_what_is_not_led_is_refused_by_name(broker: BrokerInProcess) -> None:
         return [group.group_id for group in ask(broker, ApiKey.LIST_GROUPS, 4, ListGroupsRequest()).groups]  # type: ignore[arg-type,attr-defined]
 
     assert topic in listed()
-    with broker.without_leader(CONSUMER_OFFSETS, broker.broker.groups.shards):
+    with broker.without_leader(CONSUMER_OFFSETS):
         until(lambda: topic not in listed(), "resignation")
         assert ask(broker, ApiKey.OFFSET_FETCH, 5, fetch).error_code == ErrorCode.NOT_COORDINATOR  # type: ignore[arg-type,attr-defined]
         (found,) = ask(broker, ApiKey.FIND_COORDINATOR, 4, find).coordinators  # type: ignore[arg-type,attr-defined]
@@ -130,12 +129,12 @@ def test_a_decision_waits_for_the_coordinator(broker: BrokerInProcess) -> None:
     produce(writer, topic, "a", "b")
     writer.send_offsets_to_transaction([TopicPartition(topic, 0, 10)], consumer.consumer_group_metadata(), SECONDS)
     consumer.close()
-    with broker.without_leader(TRANSACTION_STATE, broker.broker.transactions.shards):
+    with broker.without_leader(TRANSACTION_STATE):
         with pytest.raises(KafkaException) as slow:
             writer.commit_transaction(0.5)
         assert slow.value.args[0].retriable()
         assert read(broker, topic, open_transaction=True) == []  # type: ignore[arg-type]
-    with broker.without_leader(CONSUMER_OFFSETS, broker.broker.groups.shards):
+    with broker.without_leader(CONSUMER_OFFSETS):
         writer.commit_transaction(SECONDS)
         broker.await_refusal("refused marker")
     assert read(broker, topic) == ["a", "b"]  # type: ignore[arg-type]
@@ -213,14 +212,11 @@ def test_no_transaction_is_half_committed(broker: BrokerInProcess) -> None:
     topic = new_topic(broker, "copies", 2)
     copier = Copier(broker, topic)
     copier.start()
-    places = [
-        (TRANSACTION_STATE, broker.broker.transactions.shards),
-        (CONSUMER_OFFSETS, broker.broker.groups.shards),
-    ]
+    places = [TRANSACTION_STATE, CONSUMER_OFFSETS]
     try:
         for number in range(2 * ROUNDS):
             copier.go_on(2)
-            with broker.without_leader(*places[number % 2]):
+            with broker.without_leader(places[number % 2]):
                 if number >= 2:  # else it is back before a client has seen it
                     broker.await_refusal("refused request")
         copier.go_on(2)

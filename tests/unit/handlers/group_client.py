@@ -14,6 +14,7 @@ from kbroker.errors import ErrorCode
 from kbroker.handlers import join_group, offset_commit, sync_group
 from kbroker.handlers.base import Context, RequestInfo
 from kbroker.handlers.client_telemetry import ClientTelemetry
+from kbroker.log.leaders import OwnLeaders
 from kbroker.protocol.apis.groups.k08_offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -27,6 +28,7 @@ from tests.unit.coordinator.coordinator_fakes import MemoryTopic
 # Topics by name and id; only "t" has partitions, two.
 TOPIC_IDS = {"t": b"t" * 16, "u": b"u" * 16}
 TOPIC_NAMES = {topic_id: name for name, topic_id in TOPIC_IDS.items()}
+OFFSETS_TOPIC_ID = b"o" * 16
 
 
 def topic_id(name: str) -> bytes:
@@ -74,15 +76,16 @@ class Client:
             executor=NowExecutor(),
         )
         self.groups.start_by_hand()
+        offsets_log = SimpleNamespace(topic_id=OFFSETS_TOPIC_ID, partitions=self.offset_partitions)
         self.context = Context(
             logs=SimpleNamespace(  # type: ignore[arg-type]
                 by_id={id_: SimpleNamespace(name=name) for name, id_ in TOPIC_IDS.items()},
                 by_name={
                     **{name: SimpleNamespace(topic_id=id_) for name, id_ in TOPIC_IDS.items()},
-                    OFFSETS_TOPIC: SimpleNamespace(partitions=self.offset_partitions),
+                    OFFSETS_TOPIC: offsets_log,
                 },
             ),
-            leaders=None,  # type: ignore[arg-type]
+            leaders=OwnLeaders({OFFSETS_TOPIC_ID: offsets_log}, 7, lambda: None),  # type: ignore[dict-item]
             topics=None,  # type: ignore[arg-type]
             cold_reader=None,  # type: ignore[arg-type]
             cluster_id="c",

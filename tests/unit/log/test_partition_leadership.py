@@ -61,14 +61,14 @@ def test_a_resigned_partition_takes_no_append_and_holds_no_producers(storage):
     woken, failed, resigned = [], [], []
     partition.waiters.park(CallbackWaiter(lambda: woken.append(partition.leader_epoch)))
     partition.commits.push_callback(1 << 40, failed.append)  # of no partition
-    storage.table.on_resigned = resigned.append
+    storage.table.on_resigned = lambda *ended: resigned.append(ended)
     resign(storage)
-    assert (woken, failed, resigned) == ([-1], [], [partition])
+    assert (woken, failed, resigned) == ([-1], [], [(partition, 1)])
     assert refused(partition) == NOT_LEADER
     assert not partition.producers.active_producers()
     assert storage.table.partition("t", 1).leader_epoch == 1
     resign(storage)
-    assert resigned == [partition]
+    assert resigned == [(partition, 1)]
 
 
 def test_what_waits_for_the_log_or_for_objects_fails_when_its_partition_is_resigned(storage):
