@@ -130,7 +130,7 @@ class ProposalInbox:
             topic_log.config.compacted,
             topic_log.config.file_delete_delay_ms,
             topic_log.config.delete_retention_ms,
-            lambda: bool(hot.deleted),
+            lambda: hot.leader_epoch < 0,
             hot.log.note_cleaned,
         )
 

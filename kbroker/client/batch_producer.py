@@ -43,6 +43,7 @@ _RESENT = RETRIABLE | {
     ErrorCode.THROTTLING_QUOTA_EXCEEDED,
 }
 _STORED = (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
+_NOT_YET = {ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}  # the coordinator's copy may lag
 _UNKNOWN_TOPIC = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE)
 
 
@@ -159,7 +160,7 @@ class BatchProducer:
                 response = self._client.any_broker(request, newest, codes)
             else:
                 response = self._client.coordinator(CoordinatorKind.TRANSACTION, name, request, codes, newest)
-            if ErrorCode.CONCURRENT_TRANSACTIONS not in codes(response):
+            if _NOT_YET.isdisjoint(codes(response)):
                 break
         return response
 

@@ -120,8 +120,8 @@ def _answer(
     """Fills `answer` now (None), or when the returned future completes."""
     timestamp = asked.timestamp
     if timestamp == LATEST:
-        answer.offset = upper_bound(partition)
-        answer.leader_epoch = partition.leader_epoch
+        answer.offset, answer.leader_epoch = upper_bound(partition), partition.leader_epoch
+        _check_led(partition)
         return None
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         answer.offset = partition.log_start_offset
@@ -159,12 +159,16 @@ def _place(
     upper_bound: UpperBound,
     answer: ListOffsetsPartitionResponse,
 ) -> None:
-    """Raises KafkaError if the partition is not led here any more: it may have lost what was looked at."""
-    if error := end_of(partition):
-        raise KafkaError(error)
+    _check_led(partition)
     if found is not None and found[0] < upper_bound(partition):
         answer.offset, answer.timestamp = found
         answer.leader_epoch = _epoch_of(partition, answer.offset)
+
+
+def _check_led(partition: Partition) -> None:
+    """Raises KafkaError if the partition is not led here any more: it may have lost what was looked at."""
+    if error := end_of(partition):
+        raise KafkaError(error)
 
 
 def _place_later(

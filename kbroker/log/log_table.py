@@ -231,15 +231,15 @@ class LogTable:
         topic_id: bytes,
         index: int,
         leader_epoch: int,
-        tail: Iterable[TailPart] = (),
+        tail: Iterable[TailPart] | None = None,
         tail_epoch: int = EVERY_EPOCH,
     ) -> Partition:
         """Begins a leadership of this broker, once the manifest's image has the record that it rests on.
 
         `tail` gives the log's entries behind the end of the partition's row, oldest first, and is not begun before the
-        partition is known to the log: what is sealed meanwhile is not missed (kbroker.log.wal_tail). Not to be called
-        with a tail while a flush may pass over it: an earlier leadership, until it is dropped, keeps flushes from that.
-        `tail_epoch` is the first leader epoch that counts of it (kbroker.storage.manifest.tails).
+        partition is known to the log: what is sealed meanwhile is not missed (kbroker.log.wal_tail). No flush may pass
+        the tail meanwhile; a resigned partition that was not dropped prevents it. `tail_epoch` is the first leader
+        epoch that counts of it (kbroker.storage.manifest.tails). Without a tail nothing of earlier epochs counts.
 
         Raises KeyError (no such topic), IndexError, ValueError (it is led here, or in an epoch that is not lower),
         CorruptionError (the tail does not follow on): then nothing has changed.
@@ -251,12 +251,12 @@ class LogTable:
                 epoch = before.log.epochs.latest
                 raise ValueError(f"{topic_log.name}-{index} cannot be led in epoch {leader_epoch} after {epoch}")
             partition = self._partition(topic_log, index, leader_epoch)
-            partition.tail_epoch = min(tail_epoch, leader_epoch)
+            partition.tail_epoch = leader_epoch if tail is None else min(tail_epoch, leader_epoch)
             flushed_offset = partition.next_offset
             partition.begin_tail()
             try:
                 partition.set_object_durable(self._waits_for_objects(topic_log))
-                for part in tail:
+                for part in tail or ():
                     if (part.topic_id, part.partition) == (topic_id, index) and part.leader_epoch >= tail_epoch:
                         partition.replay(part.segment, part.scan, part.group, 0, flushed_offset)
             except BaseException:

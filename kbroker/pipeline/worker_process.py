@@ -59,7 +59,7 @@ def keep_memory() -> None:
 
 
 def keep_written_batches() -> None:
-    """Lets malloc keep what rows that are written come in; does nothing outside Spark's workers."""
+    """Lets malloc keep the memory of batches that arrive to be written; does nothing outside Spark's workers."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if _settled and mallopt is not None:
         mallopt(M_MMAP_THRESHOLD, WRITTEN_BATCH_BYTES_MAX)

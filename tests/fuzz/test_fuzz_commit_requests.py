@@ -238,8 +238,8 @@ def test_damaged_columns_are_dropped_or_judged_and_never_change_another_image() 
             payload = encode_record(joined, record.tables) if joined is not None else None
             if payload is not None:
                 check_payload(ledger.image, payload, "record")
-        except CorruptionError as error:
-            assert "record" in str(error)  # noqa: PT017
+        except (CorruptionError, ValueError) as error:  # ValueError: of a number that its column cannot hold
+            assert "record" in str(error) or isinstance(error, ValueError)  # noqa: PT017
             assert write_checkpoint(ledger.image) == before
             refused += 1
             continue

@@ -93,7 +93,7 @@ cdef bint _is_plain(const int64_t* part, const int64_t* added, const int64_t* he
 
 cdef bint _fits(PartitionNumbers state, const int64_t* part, const int64_t* head) noexcept:
     return (
-        state.leader == part[NUMBER]
+        state.leader >= 0 and state.leader == part[NUMBER]
         and state.leader_epoch == part[LEADER_EPOCH]
         and state.end_offset == head[HEAD_BASE]
         and state.log_start_offset <= state.end_offset

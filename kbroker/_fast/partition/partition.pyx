@@ -283,9 +283,14 @@ cdef class Partition(BatchIndex):
         return self.durable_offset
 
     cpdef int64_t last_stable_offset(self):
-        """min(high watermark, first offset of the oldest transaction that is open or whose marker is not durable)."""
+        """min(high watermark, first offset of the oldest transaction that is open or whose marker is not durable).
+
+        The log start offset once it is not led here: its transactions are known no more.
+        """
         cdef int64_t watermark = self.high_watermark()
         cdef int64_t unstable = first_unstable(&self.producers.transactions, watermark)
+        if self.ended:
+            return self.log_start_offset
         if 0 <= unstable < self.log_start_offset:
             unstable = self.log_start_offset    # DeleteRecords went past where the transaction began
         return watermark if unstable < 0 or unstable > watermark else unstable
@@ -399,8 +404,7 @@ cdef class Partition(BatchIndex):
     def replay(self, WalSegment segment not None, SegmentScan scan not None, int32_t i, int64_t flushed_lsn,
                int64_t flushed_offset=0):
         """Takes over what a segment holds of the partition under one leader epoch, at a start or as part of a tail.
-        Batches below ``flushed_lsn``, or wholly below ``flushed_offset``, only get indexed, and in a tail also those
-        whose offsets are in objects.
+        Batches that are in objects already, below ``flushed_lsn`` or wholly below ``flushed_offset``, are indexed only.
 
         Raises CorruptionError when offsets do not follow on. Returns the number of batches replayed.
         """
@@ -438,10 +442,10 @@ cdef class Partition(BatchIndex):
             self.durable_offset = self.next_offset
         elif self.durable_offset < self.log_start_offset:
             self.durable_offset = min(self.log_start_offset, self.next_offset)
-        if segment.index_fd >= 0:
+        if segment.index_fd >= 0 and (self.deferred is None or scan.stop_lsn >= segment.end_lsn):
             self.attach(segment, scan, i)
         elif replayed:
-            self.add_dense(scan, i)
+            self.add_dense(scan, i)     # of a segment that was sealed after this scan, too: `end_tail` attaches it
         self.counted_flushed = -1
         return replayed
 

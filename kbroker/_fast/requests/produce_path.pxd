@@ -38,6 +38,7 @@ cdef class ProduceRequest(Request):
     cdef CommitQueue pending_queue      # where that goes
     cdef bint awaits_objects            # some partition is object-durable
     cdef bint misdirected               # some partition's error is NOT_LEADER_OR_FOLLOWER
+    cdef bint settled                   # its answer is being finished; `done` when it may be sent
     cdef int64_t closings               # of the log's commit queue, when it began
     cdef int proceed(self) except -1
     cdef int look_up_all(self) except -1

@@ -398,7 +398,7 @@ cdef class ProduceRequest(Request):
         cdef int32_t i
         cdef bint waits = False
         cdef ProduceItem* item
-        if self.done or self.produce != NULL:
+        if self.settled or self.produce != NULL:
             return 0
         for i in range(self.parsed.count):
             item = &self.parsed.items[i]
@@ -443,8 +443,9 @@ cdef class ProduceRequest(Request):
 
     cdef int committed(self, int16_t error) except -1:
         cdef int32_t i
-        if self.done:
+        if self.settled:
             return 0
+        self.settled = True     # other threads may come while Python runs for the leaders' names
         if self.awaits_objects:
             self.sink.clear_deadline(self)
         if error != 0:
@@ -452,7 +453,7 @@ cdef class ProduceRequest(Request):
             for i in range(self.parsed.count):
                 if self.parsed.items[i].appended:
                     self.put_error(&self.parsed.items[i], error)
-        if self.misdirected and self.parsed.version >= PRODUCE_LEADER_VERSION:
+        if self.misdirected and not self.cancelled and self.parsed.version >= PRODUCE_LEADER_VERSION:
             self.name_leaders()
         self.partitions = None
         if self.parsed.acks == 0:
@@ -466,7 +467,7 @@ cdef class ProduceRequest(Request):
 
     cdef int resume(self) except -1:
         cdef Verifications asked = self.verifications
-        if self.done or self.produce == NULL:
+        if self.settled or self.produce == NULL:
             return 0
         if self.cancelled:
             return self.give_up_waiting()
@@ -482,7 +483,7 @@ cdef class ProduceRequest(Request):
     cdef int expire(self) except -1:
         cdef Verifications asked = self.verifications
         cdef int32_t i
-        if self.done or (self.produce == NULL and not self.awaits_objects):
+        if self.settled or (self.produce == NULL and not self.awaits_objects):
             return 0
         if self.produce == NULL:
             # The data is not in objects in time. It may still get there: the same error as a replica's delay in Kafka.

@@ -23,8 +23,8 @@ OFFSET_FETCH_NEWEST = 9  # the last with topics by name
 
 
 class Position(NamedTuple):
-    """The offset at which a group reads next in a partition; of a share group, which may be done with what follows, its
-    start offset, the lag that its coordinator counts, and the first record that it is not done with."""
+    """The offset at which a group reads next in a partition. For a share group: its start offset, after which records
+    may be done already, the lag that its coordinator counts, and the first record that is not done."""
 
     offset: int
     share_lag: int | None = None

@@ -159,8 +159,8 @@ class Controller:
         logger.info("controller of epoch %d", self.epoch)
 
     def look(self) -> None:
-        """§3: one that finds a higher claim resigns. One that finds none answers changes that are there already: by a
-        copy that is superseded, nothing is. Waits for the store."""
+        """§3: one that finds a higher claim resigns. One that finds none answers changes that are there already: a
+        superseded copy must answer nothing. Waits for the store."""
         if self.phase not in (Phase.SEAL, Phase.LEAD, Phase.RELEASE):
             return
         unchanged, self._unchanged = self._unchanged, []
@@ -188,8 +188,9 @@ class Controller:
 
     def may_release(self) -> bool:
         """Every row was left clean, and no record is under way that says otherwise."""
-        is_idle = self._draft is None and not self._ledger.manifest.is_busy
-        return is_idle and is_all_clean(self._ledger.image)
+        drafts = self._draft is not None or self._change is not None
+        is_busy = self._ledger.manifest.is_busy or self._ledger.metadata.is_busy
+        return not drafts and not is_busy and is_all_clean(self._ledger.image)
 
     def resign(self, reason: str) -> None:
         """Ends the term: no verdict, no record any more. What is on its way to the store is not taken back."""

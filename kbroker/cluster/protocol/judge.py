@@ -50,7 +50,7 @@ def judge_request(request: CommitRequest, ledger: Ledger) -> list[Judgement]:
 
 
 def fitting_appends(request: CommitRequest, ledger: Ledger) -> bytes:
-    """1 for each append that passes every rule below at a glance; the others are judged one by one."""
+    """1 for each append that plainly keeps every rule below; the others are judged one by one."""
     appends, image = request.appends, ledger.image
     if not appends.length or image.is_fenced(request.number):
         return bytes(appends.length)
@@ -130,8 +130,8 @@ def is_named(key: str, image: ManifestImage) -> bool:
 
 
 def is_of_leader(part: Part, row: PartitionState) -> bool:
-    """Only the leader of the row's epoch changes it."""
-    return row.leader == part.number and row.leader_epoch == part.leader_epoch
+    """Only the leader of the row's epoch changes it; nothing does while it has none."""
+    return 0 <= row.leader == part.number and row.leader_epoch == part.leader_epoch
 
 
 def is_number_fenced(part: Part, image: ManifestImage) -> bool:

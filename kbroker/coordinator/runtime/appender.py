@@ -151,6 +151,11 @@ class Appender:
         else:
             self._finish(result, request, ErrorCode.NONE)
 
+    @property
+    def is_settling(self) -> bool:
+        """Whether a call of `when_settled` waits."""
+        return self._on_settled is not None
+
     @loop_thread_only
     def when_settled(self, callback: Callable[[], None]) -> None:
         """Calls `callback` when no append is under way, those of before a reset included; not if a reset comes first.

@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 S = TypeVar("S", bound=Shard)
 
 NO_EPOCH = -1
+OVERDUE_CHECK_SECONDS = 0.5
 
 
 class ShardState(Enum):
@@ -232,6 +233,13 @@ class ShardRuntime(Generic[S]):
     def _load(self, log: InternalLog) -> None:
         self.state = ShardState.LOADING
         self.appender.when_settled(partial(self._loader.start, log))
+        self._refuse_overdue()
+
+    def _refuse_overdue(self) -> None:
+        """Until the loader, which does it then, may start: that takes as long as the log takes to store what it has."""
+        if self.appender.is_settling:
+            self._after_load.refuse_overdue()
+            self._loop.call_later(OVERDUE_CHECK_SECONDS, self._refuse_overdue, self._timers)
 
     def _loaded(self, log: InternalLog, shard: S, size: LogSize, seconds: float) -> None:
         self.loaded_records = size.total_records

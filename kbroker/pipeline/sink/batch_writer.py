@@ -14,6 +14,7 @@ from kbroker._fast.records.arrow_batches import RecordTooLarge, RowError, TopicB
 from kbroker._fast.records.compression import CODECS
 from kbroker.client.batch_producer import ROUNDS_MAX, Batch, BatchProducer, ProducerSettings, Refused
 from kbroker.client.cluster_client import ClientError
+from kbroker.client.connection import parse_bootstrap
 from kbroker.clock import SystemClock
 from kbroker.errors import ErrorCode
 from kbroker.limits import KIB, MIB
@@ -39,6 +40,7 @@ _NUMBERS = {
     "delivery.timeout.ms", "transaction.timeout.ms", "request.timeout.ms", "batch.size", "message.max.bytes",
     "linger.ms", "queue.buffering.max.ms", "queue.buffering.max.messages", "queue.buffering.max.kbytes",
 }  # fmt: skip
+_MAY_BE_ZERO = {"linger.ms", "queue.buffering.max.ms", "queue.buffering.max.messages"}
 _KNOWN = _NUMBERS | {
     "bootstrap.servers", "acks", "enable.idempotence", "client.id", "compression.type", "compression.codec",
     "partitioner", "security.protocol",
@@ -55,8 +57,22 @@ def can_follow(options: SinkOptions) -> bool:
         and client["partitioner"] == DEFAULTS["partitioner"]
         and client.get("security.protocol", "plaintext").lower() == "plaintext"
         and _codec(options) in CODECS
-        and all(client.get(name, "1").isdecimal() for name in _NUMBERS)
+        and all(_is_in_range(client.get(name, "1"), int(name not in _MAY_BE_ZERO)) for name in _NUMBERS)
+        and _is_plain(options.bootstrap)
     )
+
+
+def _is_in_range(text: str, least: int) -> bool:
+    return text.isdecimal() and least <= int(text) < 2**31
+
+
+def _is_plain(bootstrap: str) -> bool:
+    """Whether it is HOST:PORT, without protocols and defaults of ports."""
+    try:
+        parse_bootstrap(bootstrap)
+    except ValueError:
+        return False
+    return True
 
 
 def _codec(options: SinkOptions) -> str:
@@ -98,7 +114,7 @@ class BatchWriter:
         self._producer = BatchProducer(connect(options), settings)
 
     def begin(self) -> None:
-        """Gets a producer id. That of a transaction is taken from any other producer, whose transaction is aborted."""
+        """Gets a producer id. A transactional id fences any other producer that has it."""
         try:
             self._producer.open()
         except ClientError as error:

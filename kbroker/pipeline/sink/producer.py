@@ -95,7 +95,7 @@ class SinkProducer:
     # -- transactions
 
     def begin(self) -> None:
-        """Gets a producer id. That of a transaction is taken from any other producer, whose transaction is aborted."""
+        """Gets a producer id. A transactional id fences any other producer that has it."""
         self._ask_for_id()
         if not self._is_transactional:
             return

@@ -21,7 +21,7 @@ class TaskProducer(Protocol):
     options: SinkOptions
 
     def begin(self) -> None:
-        """Gets a producer id. That of a transaction is taken from any other producer, whose transaction is aborted."""
+        """Gets a producer id. A transactional id fences any other producer that has it."""
         ...
 
     def resume(self) -> None:
@@ -56,7 +56,11 @@ def idle_producer(options: SinkOptions) -> TaskProducer:
     found = _idle.pop(_settings_key(options), None)
     if found is None:
         found = new_producer(options)
-        found.begin()
+        try:
+            found.begin()
+        except BaseException:
+            found.close()
+            raise
     else:
         found.resume()
     return found

@@ -22,7 +22,7 @@ class Commit:
     def __init__(self, change: Change, before_apply: Callable[[], None] | None) -> None:
         self.before_apply = before_apply
         self.record: ManifestRecord | None = None  # what the change says
-        self.is_alone = False  # it was refused together with others, and shares no record again
+        self.is_alone = False  # it was refused together with others, so it gets a record of its own
         self.is_answered = False
         self._change = change
         self._error: BaseException | None = None
@@ -47,7 +47,8 @@ class Commit:
 class WaitingCommits:
     """The commits that wait, oldest first. Thread-safe.
 
-    A change is evaluated once or again: it may not fit into a record with those before it, and then waits for the next.
+    A change may be evaluated more than once: one that does not fit into a record with those before it waits for the
+    next.
     """
 
     def __init__(self) -> None:
@@ -84,15 +85,20 @@ class WaitingCommits:
                 break
             try:
                 record = commit.evaluate(image)
+                fits = record is None or touched.add(record)
             except Exception as error:  # its own problem: the caller gets it
                 commit.answer(error)
+            except BaseException:
+                with self._lock:
+                    self._waiting.extendleft(reversed(taken))
+                raise
             else:
+                if not fits:
+                    break
                 if record is None:
                     commit.answer()
-                elif touched.add(record):
-                    taken.append(commit)
                 else:
-                    break
+                    taken.append(commit)
             with self._lock:
                 self._waiting.popleft()
         return taken

@@ -201,6 +201,10 @@ class PartitionState(PartitionNumbers):
         self.blocks = []  # none is empty
         self._firsts: list[int] = []  # base offset of the first object of each block
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For Spark's tasks. What Cython makes leaves the slots out."""
+        return _restored, ([getattr(self, name) for name in _FIELDS],)
+
     def reach(self, leader_epoch: int) -> int:
         """The offset up to which what was appended under this leader epoch is in objects; -1: the epoch has none."""
         end_offset = self.end_offset
@@ -362,3 +366,13 @@ def trim_epochs(epochs: tuple[tuple[int, int], ...], log_start_offset: int) -> t
     if not epochs or epochs[first][1] >= log_start_offset:
         return epochs[first:]
     return ((epochs[first][0], log_start_offset), *epochs[first + 1 :])
+
+
+_FIELDS = (*(name for name in vars(PartitionNumbers) if not name.startswith("_")), *PartitionState.__slots__)
+
+
+def _restored(values: list[Any]) -> PartitionState:
+    state = PartitionState.__new__(PartitionState)
+    for name, value in zip(_FIELDS, values, strict=True):
+        setattr(state, name, value)
+    return state

@@ -30,7 +30,7 @@ def storage(tmp_path):
 def lead(storage, epoch, tail=True):
     """As a broker that gives up a handover: resigned to itself, with what the log has."""
     assert storage.wal.sync(20)
-    parts = tail_parts(storage.wal, storage.flusher.flushed_lsn) if tail else ()
+    parts = tail_parts(storage.wal, storage.flusher.flushed_lsn) if tail else None
     return storage.table.lead(*HERE, epoch, parts)
 
 

@@ -1,5 +1,6 @@
 import itertools
 import json
+import pickle
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,7 @@ from kbroker.errors import CorruptionError
 from kbroker.storage.formats.object_keys import klix_key, pack_key
 from kbroker.storage.manifest.checkpoint import read_checkpoint, write_checkpoint
 from kbroker.storage.manifest.image import ManifestImage
-from kbroker.storage.manifest.partition_state import SPAN_MAX, TIMES_UNKNOWN, RefRow, times_of
+from kbroker.storage.manifest.partition_state import SPAN_MAX, TIMES_UNKNOWN, PartitionState, RefRow, times_of
 from kbroker.storage.manifest.record_apply import apply_payload
 from kbroker.storage.read.object_reader import cache_beside
 
@@ -382,3 +383,17 @@ def test_memory_of_the_manifest_is_taken_from_the_cache_of_reads():
     assert cache_beside(taken, 1 << 20) == (1 << 20) - 1000
     taken.memory_bytes = 1 << 30
     assert cache_beside(taken, 1 << 20) == 1 << 19
+
+
+def test_a_state_is_pickled_whole():
+    """Tasks of Spark get it."""
+    state = PartitionState(b"t" * 16, 3, 7)
+    state.end_offset, state.leader, state.data_bytes = 9, 5, 11
+    state.aborted, state.tail, state.leader_epochs = ((1, 2, 3, 4),), ("directory", 4), ((4, 7),)
+    copy = pickle.loads(pickle.dumps(state))
+    names = [name for name in dir(state) if not name.startswith("_") and not callable(getattr(state, name))]
+    assert {"aborted", "tail", "end_offset", "blocks"} < set(names)
+    for name in names:
+        if name != "producers":
+            assert getattr(copy, name) == getattr(state, name), name
+    assert list(copy.producers) == list(state.producers)
