@@ -11,6 +11,7 @@ Known gaps: none.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from concurrent.futures import Future
 from functools import partial
 
@@ -19,6 +20,7 @@ from kbroker.coordinator.runtime.key_partition import group_partition
 from kbroker.errors import ErrorCode
 from kbroker.futures import map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
+from kbroker.log.leaders import Node
 from kbroker.protocol.apis.groups.k10_find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,
@@ -43,7 +45,10 @@ def handle(
     keys = request.coordinator_keys if info.api_version >= _BATCH_MIN_VERSION else [request.key]
 
     def located(topic: str, error: ErrorCode) -> FindCoordinatorResponse:
-        return answer([_leader(context, info, topic, key) if not error else _refused(key, error) for key in keys])
+        if error:
+            return answer([_refused(key, error) for key in keys])
+        nodes = _nodes(context, info)
+        return answer([_leader(context, nodes, topic, key) for key in keys])
 
     def answer(found: list[Coordinator]) -> FindCoordinatorResponse:
         if info.api_version >= _BATCH_MIN_VERSION:
@@ -60,14 +65,19 @@ def handle(
     if request.key_type == KEY_TYPE_TRANSACTION:
         return map_future(context.transactions.locate(), partial(located, TRANSACTION_STATE))
     if request.key_type == KEY_TYPE_SHARE and context.share_groups and info.api_version >= _SHARE_MIN_VERSION:
-        return answer([_share_coordinator(context, info, key) for key in keys])
+        nodes = _nodes(context, info)
+        return answer([_share_coordinator(context, nodes, key) for key in keys])
     if request.key_type != KEY_TYPE_GROUP:
         message = f"key type {request.key_type} is not served"
         return answer([_refused(key, ErrorCode.INVALID_REQUEST, message) for key in keys])
     return map_future(context.groups.locate(), partial(located, CONSUMER_OFFSETS))
 
 
-def _share_coordinator(context: Context, info: RequestInfo, key: str) -> Coordinator:
+def _nodes(context: Context, info: RequestInfo) -> dict[int, Node]:
+    return {node.node_id: node for node in context.leaders.nodes(info.listener)}
+
+
+def _share_coordinator(context: Context, nodes: Mapping[int, Node], key: str) -> Coordinator:
     """The leader, or this broker while `__share_group_state` does not exist.
 
     INVALID_REQUEST unless the key is a group, a topic id in base64 and a partition.
@@ -77,34 +87,26 @@ def _share_coordinator(context: Context, info: RequestInfo, key: str) -> Coordin
     if not (group_id and _TOPIC_ID.fullmatch(topic_id) and _PARTITION.fullmatch(partition)):
         return _refused(key, ErrorCode.INVALID_REQUEST, "a key is group:topic id:partition")
     if SHARE_GROUP_STATE not in context.logs.by_name:
-        return _this_broker(context, info, key)
-    return _leader(context, info, SHARE_GROUP_STATE, key)
+        return _coordinator(key, nodes.get(context.node_id))
+    return _leader(context, nodes, SHARE_GROUP_STATE, key)
 
 
-def _leader(context: Context, info: RequestInfo, topic: str, key: str) -> Coordinator:
+def _leader(context: Context, nodes: Mapping[int, Node], topic: str, key: str) -> Coordinator:
     """The leader of the key's partition of an internal topic that exists."""
     found = context.logs.by_name[topic]
     leader = context.leaders.leader(found.topic_id, group_partition(key, len(found.partitions)))
-    nodes = context.leaders.nodes((info.advertised_host, info.advertised_port)) if leader is not None else ()
-    for node in nodes:
-        if leader is not None and node.node_id == leader.node_id:
-            return Coordinator(key=key, node_id=node.node_id, host=node.host, port=node.port, error_message=None)
-    return _refused(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return _coordinator(key, None if leader is None else nodes.get(leader.node_id))
+
+
+def _coordinator(key: str, node: Node | None) -> Coordinator:
+    if node is None:
+        return _refused(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return Coordinator(key=key, node_id=node.node_id, host=node.host, port=node.port, error_message=None)
 
 
 def _refused(key: str, error: ErrorCode, message: str | None = None) -> Coordinator:
     return Coordinator(
         key=key, node_id=_NO_NODE, host="", port=_NO_NODE, error_code=error, error_message=message or error.name
-    )
-
-
-def _this_broker(context: Context, info: RequestInfo, key: str) -> Coordinator:
-    return Coordinator(
-        key=key,
-        node_id=context.node_id,
-        host=info.advertised_host,
-        port=info.advertised_port,
-        error_message=None,
     )
 
 
