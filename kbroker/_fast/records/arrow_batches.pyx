@@ -12,25 +12,7 @@ from libc.string cimport memcpy, memset
 
 from kbroker._fast.records.compression import CODECS, compress
 
-from kbroker._fast.base.crc32c cimport crc32c_c
-from kbroker._fast.base.endian cimport store_i16, store_i32, store_i64, store_u32
-from kbroker._fast.records.record_batch cimport (
-    AT_ATTRIBUTES,
-    AT_BASE_SEQUENCE,
-    AT_BASE_TIMESTAMP,
-    AT_BATCH_LENGTH,
-    AT_CRC,
-    AT_LAST_OFFSET_DELTA,
-    AT_LEADER_EPOCH,
-    AT_MAGIC,
-    AT_MAX_TIMESTAMP,
-    AT_PRODUCER_EPOCH,
-    AT_PRODUCER_ID,
-    AT_RECORD_COUNT,
-    BATCH_HEADER_BYTES,
-    LOG_OVERHEAD,
-    TRANSACTIONAL,
-)
+from kbroker._fast.records.record_batch cimport BATCH_HEADER_BYTES, TRANSACTIONAL, BatchInfo, put_header
 from kbroker._fast.base.varint cimport put_varlong, size_of_varlong
 
 cdef enum:
@@ -454,8 +436,8 @@ cdef object _error(int why, int32_t partition):
 cdef bytes _sealed(bytes batch, int32_t count, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence,
                    int64_t timestamp_ms, int16_t attributes, codec, level):
     """The batch with its header; a compressed one is another object. Nothing else has seen the bytes yet."""
+    cdef BatchInfo info
     cdef uint8_t* p
-    cdef Py_ssize_t size
     cdef bytes plain
     if CODECS[codec]:
         plain = batch
@@ -463,19 +445,16 @@ cdef bytes _sealed(bytes batch, int32_t count, int64_t producer_id, int16_t prod
         batch = PyBytes_FromStringAndSize(NULL, BATCH_HEADER_BYTES + len(packed))
         memcpy(PyBytes_AS_STRING(batch) + BATCH_HEADER_BYTES, <const char*>packed, len(packed))
     p = <uint8_t*>PyBytes_AS_STRING(batch)
-    size = len(batch)
+    info.base_offset = 0
+    info.size = <uint32_t>len(batch)
+    info.leader_epoch = -1
+    info.attributes = attributes
+    info.last_offset_delta = count - 1
+    info.base_timestamp = info.max_timestamp = timestamp_ms
+    info.producer_id = producer_id
+    info.producer_epoch = producer_epoch
+    info.base_sequence = base_sequence
+    info.record_count = count
     with nogil:
-        store_i64(p, 0)
-        store_i32(p + AT_BATCH_LENGTH, <int32_t>(size - LOG_OVERHEAD))
-        store_i32(p + AT_LEADER_EPOCH, -1)
-        p[AT_MAGIC] = 2
-        store_i16(p + AT_ATTRIBUTES, attributes)
-        store_i32(p + AT_LAST_OFFSET_DELTA, count - 1)
-        store_i64(p + AT_BASE_TIMESTAMP, timestamp_ms)
-        store_i64(p + AT_MAX_TIMESTAMP, timestamp_ms)
-        store_i64(p + AT_PRODUCER_ID, producer_id)
-        store_i16(p + AT_PRODUCER_EPOCH, producer_epoch)
-        store_i32(p + AT_BASE_SEQUENCE, base_sequence)
-        store_i32(p + AT_RECORD_COUNT, count)
-        store_u32(p + AT_CRC, crc32c_c(0, p + AT_ATTRIBUTES, size - AT_ATTRIBUTES))
+        put_header(p, &info)
     return batch

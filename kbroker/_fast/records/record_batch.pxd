@@ -89,5 +89,9 @@ cdef int validate_compressed(const uint8_t* p, const ValidationRules* rules, con
 cdef void stamp_timestamps(uint8_t* p, BatchInfo* info, const ValidationRules* rules,
                            const ValidationResult* result) noexcept nogil
 
+# Writes the header of a batch of `info.size` bytes whose records are there already, with its CRC. Takes neither `magic`
+# nor `crc` from `info`.
+cdef void put_header(uint8_t* p, const BatchInfo* info) noexcept nogil
+
 # The header alone: 0, or -1 when there are fewer than 61 bytes. Judges nothing.
 cdef int read_header(const uint8_t* p, Py_ssize_t n, BatchInfo* out) noexcept nogil

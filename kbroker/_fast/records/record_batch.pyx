@@ -40,7 +40,16 @@ from kbroker._fast.records.compression cimport OPEN_TOO_LARGE, PieceReader
 from kbroker._fast.base.crc32c cimport crc32c_c, crc32c_combine_c
 from kbroker._fast.base.cursor cimport Cursor, cursor_of, left
 from kbroker._fast.records.decompression_memory cimport memory
-from kbroker._fast.base.endian cimport load_i16, load_i32, load_i64, load_u32, store_i16, store_i64, store_u32
+from kbroker._fast.base.endian cimport (
+    load_i16,
+    load_i32,
+    load_i64,
+    load_u32,
+    store_i16,
+    store_i32,
+    store_i64,
+    store_u32,
+)
 from kbroker._fast.records.record cimport (
     REASON_BASE_OFFSET,
     REASON_BASE_SEQUENCE,
@@ -150,6 +159,22 @@ cdef int read_header(const uint8_t* p, Py_ssize_t n, BatchInfo* out) noexcept no
     out.base_sequence = load_i32(p + AT_BASE_SEQUENCE)
     out.record_count = load_i32(p + AT_RECORD_COUNT)
     return 0
+
+
+cdef void put_header(uint8_t* p, const BatchInfo* info) noexcept nogil:
+    store_i64(p, info.base_offset)
+    store_u32(p + AT_BATCH_LENGTH, info.size - LOG_OVERHEAD)
+    store_i32(p + AT_LEADER_EPOCH, info.leader_epoch)
+    p[AT_MAGIC] = 2
+    store_i16(p + AT_ATTRIBUTES, info.attributes)
+    store_i32(p + AT_LAST_OFFSET_DELTA, info.last_offset_delta)
+    store_i64(p + AT_BASE_TIMESTAMP, info.base_timestamp)
+    store_i64(p + AT_MAX_TIMESTAMP, info.max_timestamp)
+    store_i64(p + AT_PRODUCER_ID, info.producer_id)
+    store_i16(p + AT_PRODUCER_EPOCH, info.producer_epoch)
+    store_i32(p + AT_BASE_SEQUENCE, info.base_sequence)
+    store_i32(p + AT_RECORD_COUNT, info.record_count)
+    store_u32(p + AT_CRC, crc32c_c(0, p + AT_ATTRIBUTES, <Py_ssize_t>info.size - AT_ATTRIBUTES))
 
 
 cdef int _frame(const uint8_t* p, Py_ssize_t n, int32_t* reason) noexcept nogil:

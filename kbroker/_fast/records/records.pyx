@@ -7,7 +7,7 @@ raise CorruptRecordsError. Views they yield borrow from the buffer that was pass
 from collections import namedtuple
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport INT64_MAX, INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
@@ -17,21 +17,12 @@ from kbroker._fast.records.record_batch import REASONS, CorruptRecordsError
 from kbroker._fast.records.compression cimport Plain, plain_of
 from kbroker._fast.base.crc32c cimport crc32c_c
 from kbroker._fast.base.cursor cimport Cursor, cursor_of, left, take_bytes, take_varint
-from kbroker._fast.base.endian cimport load_i16, load_i32, load_u32, store_i16, store_i32, store_i64, store_u32
+from kbroker._fast.base.endian cimport load_i16, load_i32, load_u32, store_i16, store_i32, store_u32
 from kbroker._fast.records.record cimport RECORD_INCOMPLETE, RecordView, take_record
 from kbroker._fast.records.record_batch cimport (
     AT_ATTRIBUTES,
-    AT_BASE_SEQUENCE,
-    AT_BASE_TIMESTAMP,
     AT_BATCH_LENGTH,
     AT_CRC,
-    AT_LAST_OFFSET_DELTA,
-    AT_LEADER_EPOCH,
-    AT_MAGIC,
-    AT_MAX_TIMESTAMP,
-    AT_PRODUCER_EPOCH,
-    AT_PRODUCER_ID,
-    AT_RECORD_COUNT,
     BATCH_HEADER_BYTES,
     CODEC_MASK,
     CONTROL,
@@ -41,6 +32,7 @@ from kbroker._fast.records.record_batch cimport (
     TRANSACTIONAL,
     BatchInfo,
     parse_header,
+    put_header,
     read_header,
 )
 from kbroker._fast.base.varint cimport VARLONG_BYTES_MAX, put_varlong, size_of_varlong
@@ -219,21 +211,20 @@ def build_batch(records, *, int64_t base_offset=0, int32_t leader_epoch=-1, int6
         out.size += len(packed)
     if out.size - LOG_OVERHEAD > 0x7FFFFFFF:
         raise ValueError("the batch is larger than 2 GiB")
-    cdef uint8_t* p = out.base
-    store_i64(p, base_offset)
-    store_i32(p + AT_BATCH_LENGTH, <int32_t>(out.size - LOG_OVERHEAD))
-    store_i32(p + AT_LEADER_EPOCH, leader_epoch)
-    p[AT_MAGIC] = 2
-    store_i16(p + AT_ATTRIBUTES, <int16_t>attributes)
-    store_i32(p + AT_LAST_OFFSET_DELTA, delta if last_offset_delta is None else last_offset_delta)
-    store_i64(p + AT_BASE_TIMESTAMP, base)
-    store_i64(p + AT_MAX_TIMESTAMP, highest if max_timestamp is None else max_timestamp)
-    store_i64(p + AT_PRODUCER_ID, producer_id)
-    store_i16(p + AT_PRODUCER_EPOCH, producer_epoch)
-    store_i32(p + AT_BASE_SEQUENCE, base_sequence)
-    store_i32(p + AT_RECORD_COUNT, count)
-    store_u32(p + AT_CRC, crc32c_c(0, p + AT_ATTRIBUTES, out.size - AT_ATTRIBUTES))
-    return PyBytes_FromStringAndSize(<const char*>p, out.size)
+    cdef BatchInfo info
+    info.base_offset = base_offset
+    info.size = <uint32_t>out.size
+    info.leader_epoch = leader_epoch
+    info.attributes = <int16_t>attributes
+    info.last_offset_delta = delta if last_offset_delta is None else last_offset_delta
+    info.base_timestamp = base
+    info.max_timestamp = highest if max_timestamp is None else max_timestamp
+    info.producer_id = producer_id
+    info.producer_epoch = producer_epoch
+    info.base_sequence = base_sequence
+    info.record_count = count
+    put_header(out.base, &info)
+    return PyBytes_FromStringAndSize(<const char*>out.base, out.size)
 
 
 def build_control_batch(int control_type, *, int64_t producer_id, int16_t producer_epoch, int32_t coordinator_epoch,
