@@ -48,7 +48,6 @@ PARTS_A_PACK = 80
 WINDOWS_A_SECOND = 4
 LEADER_EPOCH = 5
 NOW_MS = 1_700_000_000_000
-NOTHING = ManifestRecord(1, None, (), {}, (), (), ())
 CONTROLLER_STEPS = ("judge and join", "encode and check", "apply", "answers")
 STEPS = ("send", *CONTROLLER_STEPS, "take", "end")
 
@@ -146,11 +145,11 @@ class Bench:
     def _lead(self, image: ManifestImage) -> None:
         numbers = range(1, BROKERS + 1)
         places = [(place, 1 + n % BROKERS) for n, place in enumerate(map(self.place, range(self.partitions)))]
-        apply_record(image, NOTHING._replace(
-            registrations=tuple(Registration(n, f"d{n}", n, "n", "p", "r", "l", "v", True) for n in numbers)
+        apply_record(image, ManifestRecord(
+            1, registrations=tuple(Registration(n, f"d{n}", n, "n", "p", "r", "l", "v", True) for n in numbers)
         ))  # fmt: skip
-        apply_record(image, NOTHING._replace(
-            new_partitions=tuple(NewPartition(*place, Mode.OBJECT) for place, _ in places),
+        apply_record(image, ManifestRecord(
+            1, new_partitions=tuple(NewPartition(*place, Mode.OBJECT) for place, _ in places),
             moves=tuple(Move(*place, n, LEADER_EPOCH, (f"d{n}", LEADER_EPOCH), False, False) for place, n in places),
         ))  # fmt: skip
 

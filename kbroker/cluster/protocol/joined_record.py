@@ -20,10 +20,9 @@ from kbroker.cluster.protocol.messages import (
     PartKind,
     Verdict,
 )
+from kbroker.storage.manifest.group_commit import PARTS_MAX
 from kbroker.storage.manifest.leadership import ModeChange, Move, NewPartition, Registration
 from kbroker.storage.manifest.record import FileEntry, ManifestRecord
-
-PARTS_MAX = 1_000  # of one record; the rest waits for the next
 
 
 class JoinedRecord:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from kbroker.cluster.protocol.append_parts import Places, add_places, all_parts, check_request, has_place_of
 from kbroker.cluster.protocol.election import is_leaderless, successor
-from kbroker.cluster.protocol.joined_record import PARTS_MAX, JoinedRecord
+from kbroker.cluster.protocol.joined_record import JoinedRecord
 from kbroker.cluster.protocol.judge import Judgement, Ledger, Outcome, judge_request
 from kbroker.cluster.protocol.ledger_copy import LedgerCopy, TopicState
 from kbroker.cluster.protocol.messages import (
@@ -23,6 +23,7 @@ from kbroker.cluster.protocol.messages import (
 from kbroker.cluster.protocol.modes import reachable
 from kbroker.cluster.protocol.registration import NO_NUMBER, Known, Refused, judge_registration
 from kbroker.cluster.protocol.surroundings import Balance, Leases, Transport
+from kbroker.storage.manifest.group_commit import PARTS_MAX
 from kbroker.storage.manifest.leadership import NewPartition, Registration
 from kbroker.storage.manifest.partition_state import PartitionState
 
