@@ -12,7 +12,6 @@ import numpy as np
 from kbroker import limits
 from kbroker.clock import Clock
 from kbroker.log.log_table import LogTable, TopicLog
-from kbroker.storage.formats.object_keys import PACKS_DIR
 from kbroker.storage.manifest.files import FileTable
 from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.manifest.partition_state import FILE, PartitionState, RefRow
@@ -207,7 +206,7 @@ def _facts(files: FileTable, rows: np.ndarray) -> _Facts:
     ours = prefix >= 0
     return _Facts(
         np.where(ours, np.frombuffer(files.keys.generation, np.int32)[places] >> 1, FINAL),
-        ours & (prefix == files.keys.prefix_place(PACKS_DIR)),
+        np.isin(prefix, list(files.keys.pack_prefixes)),
         np.frombuffer(files.created_ms, np.int64)[places],
     )
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker.errors import CorruptionError
-from kbroker.storage.formats.object_keys import klix_key, pack_key
+from kbroker.storage.formats.object_keys import Author, authored_pack_key, klix_key, pack_key
 from kbroker.storage.manifest import partition_state
 from kbroker.storage.manifest.checkpoint import read_checkpoint, write_checkpoint
 from kbroker.storage.manifest.image import ManifestImage
@@ -37,12 +37,15 @@ offsets = st.integers(0, 1 << 40) | st.integers(0, INT64)
 optional = st.none() | offsets
 pairs = st.lists(st.tuples(offsets, offsets), max_size=3).map(tuple)
 timestamps = st.integers(0, 1 << 41) | st.integers(-INT64, INT64)
+authors = st.builds(Author, st.integers(1, 10**10 - 1), offsets)
 keys = st.builds(
-    klix_key, st.sampled_from(["t", "other"]), st.sampled_from(TOPICS), st.integers(0, 99), offsets, st.integers(0, 9)
-)
+    klix_key, st.sampled_from(["t", "other"]), st.sampled_from(TOPICS), st.integers(0, 99), offsets, st.integers(0, 9),
+    author=st.none() | authors,
+)  # fmt: skip
 names = (
     keys
     | st.builds(pack_key, st.integers(1, 10**10 - 1), st.integers(0, 99))
+    | st.builds(authored_pack_key, authors, st.integers(0, 9))
     | st.text("abc/", min_size=1, max_size=9).filter(lambda text: not text.startswith("/"))
 )
 etags = st.sampled_from(["", "e", '"0123456789abcdef0123456789abcdef-3"', "0" * 32, "1f-0", "ü"])
@@ -159,7 +162,8 @@ def plausible(draw: random.Random, image: ManifestImage, serial: int) -> Manifes
         end, rows = state.end_offset, []
         for _ in range(draw.randint(0, 2)):
             if not named or draw.random() < 0.5:
-                key = pack_key(3, serial * 10 + len(named)) if draw.random() < 0.8 else f"k-{serial}-{len(named)}"
+                counter = serial * 10 + len(named)
+                key = draw.choice([pack_key(3, counter), authored_pack_key(Author(3, counter)), f"k-{counter}"])
                 named.append(FileEntry(key, 100, draw.choice(["0" * 32, "e"]), 7))
             row = RefRow(end, end + 5, 0, 100, 9, 1, 1000, 5, pack_times(4, 0), len(named) - 1)
             rows.append(row)

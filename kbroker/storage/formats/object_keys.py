@@ -4,9 +4,11 @@
         <topic>-<topic id, 32 hex>/<partition>/<base>.obj         KLIX object as flushed
         <topic>-<topic id, 32 hex>/<partition>/<base>-<gen>.obj   the same range written again
         <topic>-<topic id, 32 hex>/<partition>/<base>-<gen>-<rewrite, 16 hex>.obj   merged, compacted, imported
+        <topic>-<topic id, 32 hex>/<partition>/<base>[-<gen>]-b<broker number, 10>-<counter, 20>.obj   of many brokers
         <topic>/<partition>/segment-<base>.kfs                    KafScale segment, and .index beside it
         _packs/<broker epoch, 10>-<number, 20>.pack               many KLIX images of one flush
         _packs/<broker epoch, 10>-<number, 20>-<gen>.pack         merged images of many partitions
+        _packs/b<broker number, 10>-<counter, 20>[-<gen>].pack    either, of many brokers
         _manifest/ _metadata/ _claims/                            numbered logs and ownership
         _manifest_parts/<epoch, 10>-<SHA-256, 32 hex>.part        parts of the manifest's checkpoints
 
@@ -37,11 +39,13 @@ LEDGER_DIRS = frozenset({MANIFEST_DIR, METADATA_DIR, CLAIMS_DIR, PROBE_DIR})  # 
 
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{1,32}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_GENERATION = r"(?P<generation>[1-9][0-9]{0,9})"
+_AUTHOR = r"b(?P<author>[0-9]{10})-(?P<counter>[0-9]{20})"
 _KLIX = re.compile(
     r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<id>[0-9a-f]{32})/(?P<partition>0|[1-9][0-9]{0,9})"
-    r"/(?P<base>[0-9]{20})(?:-(?P<generation>[1-9][0-9]{0,9})(?:-(?P<rewrite>[0-9a-f]{16}))?)?\.obj"
+    rf"/(?P<base>[0-9]{{20}})(?:-{_GENERATION}(?:-(?P<rewrite>[0-9a-f]{{16}}))?)?(?:-{_AUTHOR})?\.obj"
 )
-_PACK = re.compile(r"_packs/(?P<epoch>[0-9]{10})-(?P<number>[0-9]{20})(?:-(?P<generation>[1-9][0-9]{0,9}))?\.pack")
+_PACK = re.compile(rf"_packs/(?:{_AUTHOR}|(?P<epoch>[0-9]{{10}})-(?P<number>[0-9]{{20}}))(?:-{_GENERATION})?\.pack")
 _ROOT = re.compile(r"(?:(?P<prefix>.*)/)?kbroker-(?P<id>[A-Za-z0-9_-]{1,32})/(?P<rest>.*)", re.DOTALL)
 
 
@@ -50,11 +54,21 @@ def is_ledger_key(key: str) -> bool:
     return not LEDGER_DIRS.isdisjoint(key.split("/"))
 
 
+class Author(NamedTuple):
+    """Which broker number made an object, and that broker's counter. No two objects have the same."""
+
+    number: int
+    counter: int
+
+    def __str__(self) -> str:
+        return f"b{self.number:010d}-{self.counter:020d}"
+
+
 class KlixKey(NamedTuple):
     """The parts of a KLIX object's key; generation 0 is the object as first flushed.
 
     `rewrite` is random, 16 hex digits: the key of an abandoned rewrite is never written again, so a late deletion (by a
-    superseded owner, or one that was reported as failed) never hits live data.
+    superseded owner, or one that was reported as failed) never hits live data. With an `author` there is none.
     """
 
     topic: str
@@ -63,18 +77,26 @@ class KlixKey(NamedTuple):
     base_offset: int
     generation: int
     rewrite: str = ""
+    author: Author | None = None
 
 
 class PackKey(NamedTuple):
-    """The parts of a pack's key; generation 0 is a pack of a flush."""
+    """The parts of a pack's key; generation 0 is a pack of a flush. Broker epoch and number are -1 with an `author`."""
 
     broker_epoch: int
     number: int
     generation: int = 0
+    author: Author | None = None
 
 
 def klix_key(
-    topic: str, topic_id: bytes, partition: int, base_offset: int, generation: int = 0, rewrite: str = ""
+    topic: str,
+    topic_id: bytes,
+    partition: int,
+    base_offset: int,
+    generation: int = 0,
+    rewrite: str = "",
+    author: Author | None = None,
 ) -> str:
     """The key, below the root, of a KLIX object. ValueError for an illegal topic name or number."""
     if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
@@ -82,7 +104,10 @@ def klix_key(
     if len(topic_id) != 16 or not 0 <= partition < 1 << 31 or not 0 <= base_offset < 1 << 63:
         raise ValueError(f"out of range for an object key: {topic_id!r} {partition} {base_offset}")
     suffix = f"-{generation}" if generation else ""
-    if rewrite:
+    if author is not None:
+        _check_author(author)
+        suffix += f"-{author}"
+    elif rewrite:
         suffix += f"-{rewrite}"
     return f"{topic}-{topic_id.hex()}/{partition}/{base_offset:020d}{suffix}.obj"
 
@@ -95,6 +120,17 @@ def pack_key(broker_epoch: int, number: int, generation: int = 0) -> str:
     return f"{PACKS_DIR}/{broker_epoch:010d}-{number:020d}{suffix}.pack"
 
 
+def authored_pack_key(author: Author, generation: int = 0) -> str:
+    """The key, below the root, of a pack of one of many brokers. ValueError for an illegal number."""
+    _check_author(author)
+    return f"{PACKS_DIR}/{author}{f'-{generation}' if generation else ''}.pack"
+
+
+def _check_author(author: Author) -> None:
+    if not 0 < author.number < 10**10 or not 0 <= author.counter < 1 << 63:
+        raise ValueError(f"out of range for an object key: {author!r}")
+
+
 def segment_key(relative_key: str) -> KfsKey | None:
     """Parses the key, below the root, of a KafScale segment or its index; None for any other."""
     parsed = parse_kfs_key(f"./{relative_key}")  # the root is the namespace
@@ -105,16 +141,25 @@ def parse_key(relative_key: str) -> KlixKey | PackKey | KfsKey | None:
     """Parses a key of data below the root; None for any other (manifest, metadata, foreign)."""
     if relative_key.endswith((SEGMENT_SUFFIX, INDEX_SUFFIX)):
         return segment_key(relative_key)
-    if match := _PACK.fullmatch(relative_key):
-        return PackKey(int(match["epoch"]), int(match["number"]), int(match["generation"] or 0))
-    match = _KLIX.fullmatch(relative_key)
-    if not match or match["topic"] in (".", "..") or int(match["partition"]) >= 1 << 31:
+    match = _PACK.fullmatch(relative_key) or _KLIX.fullmatch(relative_key)
+    if match is None:
         return None
-    if int(match["base"]) >= 1 << 63:
+    generation, author = int(match["generation"] or 0), None
+    if match["author"]:
+        author = Author(int(match["author"]), int(match["counter"]))
+        if not author.number or author.counter >= 1 << 63:
+            return None
+    if match.re is _PACK:
+        return PackKey(int(match["epoch"] or -1), int(match["number"] or -1), generation, author)
+    topic, partition, base, rewrite = (
+        match["topic"],
+        int(match["partition"]),
+        int(match["base"]),
+        match["rewrite"] or "",
+    )
+    if topic in (".", "..") or partition >= 1 << 31 or base >= 1 << 63 or (rewrite and author):
         return None
-    generation = int(match["generation"] or 0)
-    topic_id, rewrite = bytes.fromhex(match["id"]), match["rewrite"] or ""
-    return KlixKey(match["topic"], topic_id, int(match["partition"]), int(match["base"]), generation, rewrite)
+    return KlixKey(topic, bytes.fromhex(match["id"]), partition, base, generation, rewrite, author)
 
 
 def split_root(key: str) -> tuple[str, str, str] | None:

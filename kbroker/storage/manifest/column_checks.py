@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kbroker.lazy_numpy import np
-from kbroker.storage.formats.object_keys import PACKS_DIR
 from kbroker.storage.manifest.key_table import PREFIX_NONE
-from kbroker.storage.manifest.keys import FORM_BITS, FORM_FOLDER, FORM_OTHER, GENERATION_MAX, PARTS_MAX, is_prefix
+from kbroker.storage.manifest.keys import (
+    FORM_BITS,
+    FORM_FOLDER,
+    FORM_OTHER,
+    GENERATION_MAX,
+    PARTS_MAX,
+    has_author,
+    is_of_packs,
+    is_prefix,
+)
 from kbroker.storage.manifest.record import INT32_MAX, INT64_MAX, UINT32_MAX, RecordParser
 
 EPOCH_MAX = 10**10  # of a pack's key
@@ -33,16 +41,20 @@ def check_file_columns(parser: RecordParser, what: str, columns: Mapping[str, np
     prefix, form, generation, first = (columns[name] for name in ("prefix", "etag_form", "generation", "first"))
     require(parser, what, (prefix >= PREFIX_NONE) & (prefix < len(prefixes)), "prefix")
     used = prefix >= 0
-    in_packs = np.zeros(len(prefix), bool)
-    in_packs[used] = np.array([text == PACKS_DIR for text in prefixes], bool)[prefix[used]]
+    in_packs, authored = np.zeros(len(prefix), bool), np.zeros(len(prefix), bool)
+    in_packs[used] = np.array([is_of_packs(text) for text in prefixes], bool)[prefix[used]]
+    authored[used] = np.array([has_author(text) for text in prefixes], bool)[prefix[used]]
+    first_end = np.where(in_packs, np.where(authored, 1, EPOCH_MAX), 1 << 31)
+    rewrite_end = np.where(in_packs | ~authored, np.uint64(1), np.uint64(1 << 63))  # of an even generation
+    has_rewrite = (generation & 1 == 1) & ~in_packs & ~authored
     md5 = (form & (1 << FORM_BITS) - 1 != FORM_FOLDER) & (form & (1 << FORM_BITS) - 1 != FORM_OTHER)
     for name, good in (
         ("size", columns["size"] >= 0),
         ("created", columns.get("created_ms", columns["size"]) >= 0),
-        ("first number", (first >= 0) & (first < np.where(in_packs, EPOCH_MAX, 1 << 31))),
+        ("first number", (first >= 0) & (first < first_end)),
         ("second number", columns["second"] >= 0),
         ("generation", (generation >= 0) & (generation < 2 * GENERATION_MAX) & (generation != 1)),
-        ("rewrite", (generation & 1 == 1) & ~in_packs | (columns["rewrite"] == 0) & (generation & 1 == 0)),
+        ("rewrite", has_rewrite | (columns["rewrite"] < rewrite_end) & (generation & 1 == 0)),
         ("ETag", (form >= 0) & ((form >> FORM_BITS == 0) | md5) & (form >> FORM_BITS <= PARTS_MAX)),
     ):
         require(parser, what, good | (prefix == PREFIX_NONE), name)

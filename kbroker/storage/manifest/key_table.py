@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 from kbroker._fast.manifest.key_hash import hash_key
 from kbroker.lazy_numpy import np
-from kbroker.storage.formats.object_keys import PACKS_DIR
-from kbroker.storage.manifest.keys import PackedKey, hash_keys, pack_object_key, unpack_object_key
+from kbroker.storage.manifest.keys import PackedKey, hash_keys, is_of_packs, pack_object_key, unpack_object_key
 from kbroker.storage.manifest.partition_state import KFS, KLIX, PACK
 
 PREFIX_OTHER = -1  # the key is kept as a string
@@ -35,6 +34,7 @@ class KeyTable:
         self.generation = generation
         self.rewrite = rewrite
         self.prefixes: list[str] = []
+        self.pack_prefixes: set[int] = set()  # the numbers of those that packs have
         self.others: dict[int, str] = {}  # keys that are kept as strings, those of all KafScale segments among them
         self._prefix_places: dict[str, int] = {}
         self._other_places: dict[str, int] = {}
@@ -63,7 +63,7 @@ class KeyTable:
         """KLIX, PACK or KFS, as the key says."""
         prefix = self.prefix[place]
         if prefix >= 0:
-            return PACK if self.prefixes[prefix] == PACKS_DIR else KLIX
+            return PACK if prefix in self.pack_prefixes else KLIX
         key = self.others[place]
         return _KINDS.get(key[key.rfind(".") :], KLIX)
 
@@ -125,6 +125,8 @@ class KeyTable:
         if place is None:
             place = self._prefix_places[prefix] = len(self.prefixes)
             self.prefixes.append(prefix)
+            if is_of_packs(prefix):
+                self.pack_prefixes.add(place)
         return place
 
     def sort(self) -> int | None:

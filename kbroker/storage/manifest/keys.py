@@ -1,8 +1,9 @@
 """Keys and ETags of stored objects as a few integers each, for tables of a million of them.
 
-A key that object_keys makes is a prefix shared by many (`<topic>-<topic id>`, `_packs`), two numbers, a generation and
-the random part of a rewrite. An ETag is an MD5, one of a multipart upload, or the folder store's pair of numbers. The
-caller keeps any other form as a string. Both directions are exact.
+A key that object_keys makes is a prefix shared by many (`<topic>-<topic id>` or `_packs`, and `/b<broker number>` if it
+has one), two numbers, a generation, and the random part of a rewrite or the broker's counter. An ETag is an MD5, one of
+a multipart upload, or the folder store's pair of numbers. The caller keeps any other form as a string. Both directions
+are exact.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ PARTS_MAX = 99_999
 
 
 class PackedKey(NamedTuple):
-    """A key without its prefix: partition and base offset, or broker epoch and number of a pack."""
+    """A key without its prefix: partition and base offset; of a pack its broker epoch and number, or 0 and counter."""
 
     first: int
     second: int
     generation: int  # twice the generation, plus 1 when there is a rewrite
-    rewrite: int
+    rewrite: int  # or the counter of an object with a broker number
 
 
 class PackedETag(NamedTuple):
@@ -47,15 +48,19 @@ class PackedETag(NamedTuple):
 def pack_object_key(key: str) -> tuple[str, PackedKey] | None:
     """(prefix, numbers) of a key below the root; None for another form."""
     parsed = parse_key(key)
-    if isinstance(parsed, PackKey):
-        prefix, packed = PACKS_DIR, PackedKey(parsed.broker_epoch, parsed.number, parsed.generation * 2, 0)
-    elif isinstance(parsed, KlixKey):
-        rewrite = int(parsed.rewrite, 16) if parsed.rewrite else 0
-        generation = parsed.generation * 2 + bool(parsed.rewrite)
-        prefix = f"{parsed.topic}-{parsed.topic_id.hex()}"
-        packed = PackedKey(parsed.partition, parsed.base_offset, generation, rewrite)
-    else:
+    if not isinstance(parsed, KlixKey | PackKey):
         return None
+    author, generation = parsed.author, parsed.generation * 2
+    if isinstance(parsed, PackKey):
+        prefix, packed = PACKS_DIR, PackedKey(parsed.broker_epoch, parsed.number, generation, 0)
+        if author is not None:
+            packed = PackedKey(0, author.counter, generation, 0)
+    else:
+        prefix = f"{parsed.topic}-{parsed.topic_id.hex()}"
+        rewrite = author.counter if author is not None else int(parsed.rewrite or "0", 16)
+        packed = PackedKey(parsed.partition, parsed.base_offset, generation + bool(parsed.rewrite), rewrite)
+    if author is not None:
+        prefix += f"/b{author.number:010d}"
     if packed.generation >= GENERATION_MAX * 2 or packed.second >= 1 << 63:
         return None
     return (prefix, packed) if unpack_object_key(prefix, packed) == key else None
@@ -65,18 +70,30 @@ def unpack_object_key(prefix: str, packed: PackedKey) -> str:
     """The key below the root, as object_keys builds it, without its checks."""
     first, second, generation, rewrite = packed
     suffix = f"-{generation >> 1}" if generation > 1 else ""
-    if prefix == PACKS_DIR:
-        return f"{prefix}/{first:010d}-{second:020d}{suffix}.pack"
-    if generation & 1:
+    folder, _, author = prefix.partition("/")
+    if folder == PACKS_DIR:
+        return f"{folder}/{author or f'{first:010d}'}-{second:020d}{suffix}.pack"
+    if author:
+        suffix += f"-{author}-{rewrite:020d}"
+    elif generation & 1:
         suffix += f"-{rewrite:016x}"
-    return f"{prefix}/{first}/{second:020d}{suffix}.obj"
+    return f"{folder}/{first}/{second:020d}{suffix}.obj"
 
 
 def is_prefix(prefix: str) -> bool:
     """Whether pack_object_key returns such a prefix."""
-    if prefix == PACKS_DIR:
-        return True
-    return pack_object_key(f"{prefix}/0/{0:020d}.obj") is not None
+    first = PackedKey(0, 0, 0, 0)
+    return pack_object_key(unpack_object_key(prefix, first)) == (prefix, first)
+
+
+def is_of_packs(prefix: str) -> bool:
+    """Whether keys with such a prefix are packs."""
+    return prefix.partition("/")[0] == PACKS_DIR
+
+
+def has_author(prefix: str) -> bool:
+    """Whether keys with such a prefix have a broker number."""
+    return "/" in prefix
 
 
 def pack_etag(etag: str) -> PackedETag | None:

@@ -10,7 +10,7 @@ import pytest
 import kbroker.background.merge_choice as merge_choice
 from kbroker.background.merge_choice import MergeChoice
 from kbroker.clock import ManualClock
-from kbroker.storage.formats.object_keys import klix_key, pack_key, parse_key
+from kbroker.storage.formats.object_keys import Author, authored_pack_key, klix_key, pack_key, parse_key
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.partition_state import PACK
 from kbroker.storage.manifest.record_apply import apply_payload
@@ -35,6 +35,10 @@ def image_of(rng: random.Random, count: int) -> ManifestImage:
         rewrite = f"{number:016x}" if generation else ""
         packed = rng.random() < 0.4
         key = pack_key(1, number, generation) if packed else klix_key("t", TOPIC, 0, offset, generation, rewrite)
+        if rng.random() < 0.3:
+            author = Author(rng.randint(1, 3), number)
+            key = klix_key("t", TOPIC, 0, offset, generation, author=author)
+            key = authored_pack_key(author, generation) if packed else key
         key = key if rng.random() < 0.95 else f"odd-{number}"
         end, length, time_ms = offset + rng.randint(1, 3), rng.randint(1, 30), 1_000_000 + number * rng.randint(1, 900)
         row = [0, offset, end, 0, length, 1, 1, rng.choice([time_ms, -1]), 1]

@@ -3,17 +3,19 @@ import random
 import pytest
 
 from kbroker._fast.manifest.key_hash import hash_key
-from kbroker.storage.formats.object_keys import klix_key, pack_key
+from kbroker.storage.formats.object_keys import Author, authored_pack_key, klix_key, pack_key
 from kbroker.storage.manifest.deletions import DeleteQueue
 from kbroker.storage.manifest.files import FileTable
 from kbroker.storage.manifest.key_table import PREFIX_OTHER
 from kbroker.storage.manifest.keys import (
     hash_keys,
+    is_prefix,
     pack_etag,
     pack_object_key,
     unpack_etag,
     unpack_object_key,
 )
+from kbroker.storage.manifest.partition_state import KLIX, PACK
 
 TOPIC = bytes(range(16))
 KEYS = [
@@ -23,6 +25,10 @@ KEYS = [
     klix_key("t", TOPIC, 7, 123, 2, "ff" * 8),
     pack_key(1, 0),
     pack_key(9_999_999_999, 2**63 - 1, 1),
+    klix_key("t", TOPIC, 7, 123, author=Author(1, 0)),
+    klix_key("_packs", TOPIC, 7, 2**63 - 1, 2, author=Author(9_999_999_999, 2**63 - 1)),
+    authored_pack_key(Author(1, 0)),
+    authored_pack_key(Author(9_999_999_999, 2**63 - 1), 1),
 ]
 OTHER_KEYS = ["t/0/segment-00000000000000000000.kfs", "odd", "_packs/1.pack", f"t-{TOPIC.hex()}/00/{0:020d}.obj", ""]
 
@@ -30,6 +36,22 @@ OTHER_KEYS = ["t/0/segment-00000000000000000000.kfs", "odd", "_packs/1.pack", f"
 @pytest.mark.parametrize("key", KEYS)
 def test_our_keys_round_trip_as_numbers(key):
     assert unpack_object_key(*pack_object_key(key)) == key
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_the_table_knows_packs_by_their_keys(key):
+    table = FileTable()
+    place = table.add(key, 1, "e", 1, 1)
+    assert table.keys.key(place) == key
+    assert table.keys.kind(place) == (PACK if key.endswith(".pack") else KLIX)
+    assert is_prefix(table.keys.prefixes[0])
+
+
+@pytest.mark.parametrize(
+    "prefix", ["", "_packs/", "_packs/b1", "_packs/b0000000000", "_packs/b0000000001/", "t", "a/b"]
+)
+def test_other_prefixes_are_refused(prefix):
+    assert not is_prefix(prefix)
 
 
 @pytest.mark.parametrize("key", [*OTHER_KEYS, klix_key("t", TOPIC, 0, 0, 2**30)])
