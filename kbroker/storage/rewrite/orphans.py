@@ -91,6 +91,7 @@ class OrphanSweep:
             for upload in self._store.list_multipart(self._keys.root)
             if upload.started_ms < before_ms
             and self._keys.parse(upload.key) is not None
+            and self._author_is_fenced(upload.key) is not False
             and self._keys.relative(upload.key) not in reserved  # whatever age the store reports
         ]
         if old:
@@ -159,7 +160,16 @@ class OrphanSweep:
         # An index belongs to its segment.
         return not self._manifest.image.is_known(segment_key_of(self._keys.relative(meta.key)))
 
+    def _author_is_fenced(self, key: str) -> bool | None:
+        """Whether the broker that made an object can commit nothing more; None if the key does not say which did."""
+        parsed = self._keys.parse(key)
+        author = parsed.author if isinstance(parsed, KlixKey | PackKey) else None
+        return None if author is None else self._manifest.image.is_fenced(author.number)
+
     def _is_superseded(self, meta: ObjectMeta, present: dict[str, bool]) -> bool:
+        is_fenced = self._author_is_fenced(meta.key)
+        if is_fenced is not None:
+            return is_fenced
         try:
             return all(self._is_covered(*span, present) for span in self._spans(meta))
         except (NotFound, CorruptionError) as error:

@@ -1,17 +1,19 @@
 """Sweeps: unfinished uploads and orphans; what is ours and superseded goes, what cannot be proven stays."""
 
-
 import pytest
 
 from kbroker._fast.base.crc32c import crc32c
 from kbroker.clock import ManualClock
 from kbroker.limits import SWEEP_AGE_MS
 from kbroker.storage.formats.klix import encode_object
-from kbroker.storage.formats.object_keys import klix_key, pack_key
+from kbroker.storage.formats.object_keys import Author, authored_pack_key, klix_key, pack_key
 from kbroker.storage.formats.pack import PackImage, encode_directory
 from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.ledger.ownership import Superseded
+from kbroker.storage.manifest.leadership import Registration
 from kbroker.storage.manifest.manifest import Manifest
+from kbroker.storage.manifest.partition_state import RefRow
+from kbroker.storage.manifest.record import FileEntry, ManifestRecord, PartitionDelta
 from kbroker.storage.rewrite.orphans import QUEUE_GRACE_MS, OrphanSweep
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import PART_BYTES_MIN
@@ -32,7 +34,8 @@ class Place:
         made = ObjectBucket(self.store)
         self.live = [made.klix("t", 0, batches(0, 5)), made.klix("t", 0, batches(15, 5))]
         log = NumberedLog(self.store, KEYS.manifest_dir, 5, bytes(16), retries=ONCE)
-        self.manifest = Manifest(log, self.clock, root=KEYS.root)
+        self.version = 2
+        self.manifest = Manifest(log, self.clock, root=KEYS.root, record_version=lambda: self.version)
         self.manifest.load()
         for payload in made.payloads:
             self.manifest.commit(change_of({key: payload[key] for key in ("f", "p")}))
@@ -111,6 +114,62 @@ def test_only_packs_of_earlier_epochs_are_deleted(place):
     merged = place.put(pack_key(4, 7, 1), pack_of("t", 0, batches(3, 2)))
     place.clock.advance(OLD_SECONDS)
     assert place.sweep() == ([merged, orphan], [merged, orphan])
+
+
+def registered(number, directory):
+    return Registration(number, directory, 1, f"nonce-{number}", "place", "rack", "host:9092", "1.0", True)
+
+
+@pytest.fixture
+def brokers(place):
+    """Number 1 is fenced by the next start of its directory, number 3; 2 and 3 are not fenced."""
+    place.version = 3
+    for number, directory in ((1, "a"), (2, "b"), (3, "a")):
+        place.manifest.commit(ManifestRecord(registrations=(registered(number, directory),)))
+
+
+@pytest.mark.usefixtures("brokers")
+@pytest.mark.parametrize("number", [2, 3, 4])
+def test_what_a_broker_may_still_name_stays(place, number):
+    """A lower number than another's proves nothing, nor does it that other objects have all its offsets."""
+    author = Author(number, 0)
+    kept = [
+        place.put(authored_pack_key(author), pack_of("t", 0, batches(3, 2))),
+        place.put(klix_key("t", topic_id("t"), 0, 3, author=author), encode_object(batches(3, 2))),
+    ]
+    place.store.create_multipart(KEYS.full(authored_pack_key(Author(number, 1))))
+    place.clock.advance(OLD_SECONDS)
+    assert place.sweep() == (kept, [])
+    assert place.orphan_sweep.sweep_uploads() == 0
+
+
+@pytest.mark.usefixtures("brokers")
+def test_what_a_fenced_broker_left_is_deleted(place):
+    """Also offsets that no other object has: no record can name it any more."""
+    author = Author(1, 0)
+    left = [
+        place.put(authored_pack_key(author), b"not even a pack"),
+        place.put(klix_key("t", topic_id("t"), 0, 300, author=author), encode_object(batches(300, 2))),
+    ]
+    place.store.create_multipart(KEYS.full(authored_pack_key(Author(1, 1))))
+    assert place.sweep() == ([], [])
+    place.clock.advance(OLD_SECONDS)
+    assert place.sweep() == (left, left)
+    assert place.orphan_sweep.sweep_uploads() == 1
+
+
+@pytest.mark.usefixtures("brokers")
+def test_objects_that_the_manifest_names_are_no_orphans_with_a_fenced_number(place):
+    state = place.manifest.image.partition(topic_id("t"), 0)
+    base, data = state.end_offset, encode_object(batches(state.end_offset, 2))
+    key = klix_key("t", topic_id("t"), 0, base, author=Author(1, 0))
+    meta = place.store.head(place.put(key, data))
+    row = RefRow(base, base + 6, 0, len(data), crc32c(data), 1, NOW_MS, 6, 0, 0)
+    delta = PartitionDelta(end_offset=base + 6, added=(row,))
+    file = FileEntry(key, len(data), meta.etag, crc32c(data))
+    place.manifest.commit(ManifestRecord(files=(file,), partitions={(topic_id("t"), 0): delta}))
+    place.clock.advance(OLD_SECONDS)
+    assert place.sweep() == ([], [])
 
 
 def test_an_orphan_stays_while_the_objects_in_its_place_are_missing(place):
