@@ -53,6 +53,7 @@ def build_image(
         assert place is not None
         image.files.created_ms[place] = max(created_ms, 0)
     _carry_over(prefix, partitions, image)
+    prefix.brokers.close(image, now_ms)
     return image
 
 

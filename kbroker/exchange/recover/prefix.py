@@ -2,7 +2,7 @@
 first that is damaged, missing or does not fit.
 
 Of later records only what does not depend on earlier ones is used: end offsets (no offset below one may be reused), log
-starts, and dropped topics.
+starts, dropped topics, and what they say of brokers.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from kbroker._fast.base.crc32c import crc32c
 from kbroker.errors import CorruptionError
+from kbroker.exchange.recover.brokers import KnownBrokers
 from kbroker.exchange.source_error import SourceError
 from kbroker.limits import NUMBERED_LOG_OBJECT_BYTES_MAX
 from kbroker.storage.formats.object_keys import ObjectKeys
@@ -55,6 +56,7 @@ class ReadablePrefix:
     ends: dict[Position, int] = field(default_factory=dict)  # from records after the damage
     log_starts: dict[Position, int] = field(default_factory=dict)
     dropped: set[bytes] = field(default_factory=set)
+    brokers: KnownBrokers = field(default_factory=KnownBrokers)
 
 
 class PrefixReader:
@@ -76,6 +78,7 @@ class PrefixReader:
         while (prefix.number + 1, self._authority) in self._records and self._take_next(prefix):
             prefix.number += 1
         self._note_end(prefix)
+        prefix.brokers.add_image(prefix.image)
         for found in self._later(prefix):
             self._take_later(prefix, found)
         return prefix
@@ -143,6 +146,7 @@ class PrefixReader:
             prefix.ends[position] = max(prefix.ends.get(position, 0), *ends)
             prefix.log_starts[position] = max(prefix.log_starts.get(position, 0), delta.log_start_offset or 0)
         prefix.dropped.update(topic_id for topic_id, _ in record.dropped_topics)
+        prefix.brokers.add_record(record)
 
     def _frame(self, key: str, number: int, epoch: int | None) -> Frame:
         data = self._store.get(key, 0, NUMBERED_LOG_OBJECT_BYTES_MAX)

@@ -64,6 +64,7 @@ class Findings:
             yield from (f"not used: {key}, of a topic that the metadata does not have: {topic}" for key in found)
         for partition in self.partitions:
             yield from _partition_lines(partition)
+        yield from prefix.brokers.lines()
         yield (
             "lost, if only in records after the readable part: log starts set by DeleteRecords and retention, "
             "and what brokers had not flushed"
@@ -129,8 +130,11 @@ class Recovery:
             raise SourceError(f"{self._keys.metadata_dir}: no metadata: the topics are unknown")
         listed = self._listed()
         prefix = PrefixReader(self._store, self._keys).read()
+        for key, _ in listed:
+            prefix.brokers.add_key(self._keys.parse(key))
         survey = BucketSurvey(self._store, self._keys, prefix.image, topics, prefix.dropped).run()
-        positions = survey.images.keys() | prefix.ends.keys() | self._known_positions(prefix)
+        made = {position for position in prefix.brokers.modes if position[0] not in prefix.dropped}
+        positions = survey.images.keys() | prefix.ends.keys() | self._known_positions(prefix) | made
         partitions = [self._partition(position, prefix, survey, topics) for position in positions]
         partitions.sort(key=lambda partition: (partition.topic, partition.position))
         return Findings(damage, prefix, survey, partitions, listed)

@@ -37,8 +37,23 @@ def end_of(data: bytes) -> int:
     return parsed(encode_object(data)).end_offset
 
 
+def folded(state, batches, footer):
+    """The fold of batches behind what a partition's state has, as a flush makes it."""
+    folding = PartitionFold(state)
+    entries = np.empty(len(footer), ENTRY_DTYPE)
+    for name, source in (("base_offset",) * 2, ("lsn", "position"), ("max_timestamp",) * 2, ("size", "length"),
+                         ("last_offset_delta",) * 2):  # fmt: skip
+        entries[name] = footer.entries[source]
+    scan, done, problem = scan_block(Block(batches, entries))
+    assert not problem
+    folding.add(scan, done)
+    return folding
+
+
 class DamagedCluster:
     """`flush` adds objects by one manifest record each, as a flush does; then things may be damaged."""
+
+    sender = {}  # of what `flush` commits: fields of a delta
 
     def __init__(self, store=None, version=2):
         self.version = version  # of manifest records
@@ -48,8 +63,13 @@ class DamagedCluster:
         self.packs = 0
         self.start()
         topics = [
-            {"type": "topic_created", "name": name, "topic_id": topic_id(name).hex(), "partitions": count,
-             "configs": {}}
+            {
+                "type": "topic_created",
+                "name": name,
+                "topic_id": topic_id(name).hex(),
+                "partitions": count,
+                "configs": {},
+            }
             for name, count in TOPICS.items()
         ]
         self.change_metadata(1, topics)
@@ -76,7 +96,7 @@ class DamagedCluster:
     def start(self):
         """One more start of a broker."""
         self.claim = claim(self.store, KEYS.root, "dir", False, NOW, retries=ONCE)
-        self.epoch = self.claim.epoch
+        self.epoch = self.leader_epoch = self.claim.epoch
         self.log = NumberedLog(self.store, KEYS.manifest_dir, self.epoch, bytes([self.epoch] * 16), retries=ONCE)
         self.manifest = Manifest(self.log, self.clock, root=KEYS.root, record_version=lambda: self.version)
         self.manifest.checkpoint_in_background(lambda call: None)  # only those that a test requests
@@ -105,13 +125,17 @@ class DamagedCluster:
 
     def leading(self, data):
         """A batch with this start's leader epoch, which no CRC covers."""
-        return data[:12] + self.epoch.to_bytes(4, "big") + data[16:]
+        return data[:12] + self.leader_epoch.to_bytes(4, "big") + data[16:]
 
     def marker(self, base, commit, producer_epoch=0):
         return self.leading(
             build_control_batch(
-                int(commit), base_offset=base, producer_id=PRODUCER, producer_epoch=producer_epoch,
-                coordinator_epoch=self.epoch, timestamp_ms=NOW,
+                int(commit),
+                base_offset=base,
+                producer_id=PRODUCER,
+                producer_epoch=producer_epoch,
+                coordinator_epoch=self.epoch,
+                timestamp_ms=NOW,
             )
         )
 
@@ -138,28 +162,27 @@ class DamagedCluster:
                 row = RefRow(footer.base_offset, footer.end_offset, start, length, crc, epoch,
                              footer.max_timestamp, footer.record_count, 0, len(files))  # fmt: skip
                 delta = folded.delta(footer.end_offset)
-                partitions[topic_id(topic), partition] = delta._replace(added=(row,))
+                partitions[topic_id(topic), partition] = delta._replace(added=(row,), **self.sender)
             files.append(FileEntry(key, len(data), meta.etag, crc32c(data)))
         wal = ("dir", self.log.last_number * 100)
         self.manifest.commit(ManifestRecord(wal=wal, files=tuple(files), partitions=partitions))
 
     def fold(self, topic, partition, batches, footer):
-        folding = PartitionFold(self.image.partition(topic_id(topic), partition))
-        entries = np.empty(len(footer), ENTRY_DTYPE)
-        for name, source in (("base_offset",) * 2, ("lsn", "position"), ("max_timestamp",) * 2, ("size", "length"),
-                             ("last_offset_delta",) * 2):  # fmt: skip
-            entries[name] = footer.entries[source]
-        scan, done, problem = scan_block(Block(batches, entries))
-        assert not problem
-        folding.add(scan, done)
-        return folding
+        return folded(self.image.partition(topic_id(topic), partition), batches, footer)
+
+    def klix_key(self, topic, partition, base, generation):
+        return klix_key(topic, topic_id(topic), partition, base, generation)
+
+    def pack_key(self):
+        self.packs += 1
+        return pack_key(self.epoch, self.packs)
 
     def _put(self, key, data):
         self.store.put(KEYS.full(key), data, if_none_match=True)
 
     def _klix(self, topic, partition, batches, generation):
         image = encode_object(batches)
-        key = klix_key(topic, topic_id(topic), partition, parsed(image).base_offset, generation)
+        key = self.klix_key(topic, partition, parsed(image).base_offset, generation)
         self._put(key, image)
         return key, image, [(topic, partition, batches, 0, len(image), crc32c(image))]
 
@@ -176,8 +199,7 @@ class DamagedCluster:
         return key, data, [(topic, partition, batches, 32, len(batches), crc32c(batches))]
 
     def _pack(self, images):
-        self.packs += 1
-        key = pack_key(self.epoch, self.packs)
+        key = self.pack_key()
         parts, rows, entries, position = [], [], [], 0
         for topic, partition, batches in sorted(images, key=lambda image: (topic_id(image[0]), image[1])):
             image = encode_object(batches)
