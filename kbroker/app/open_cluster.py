@@ -14,7 +14,7 @@ from kbroker.app.config import BrokerConfig
 from kbroker.app.data_dir import DataDir, Identity
 from kbroker.clock import Clock
 from kbroker.cluster.config_defs import BrokerConfigs
-from kbroker.cluster.features import FEATURE, NEWEST, UnknownLevel, UpgradeType
+from kbroker.cluster.features import DEFAULT, FEATURE, LEADERSHIP, UnknownLevel, UpgradeType
 from kbroker.cluster.metadata_log import MetadataLog
 from kbroker.cluster.read_only import load_topics
 from kbroker.cluster.replica import MetadataReplica
@@ -167,8 +167,7 @@ def open_cluster(
         _load_manifest(manifest, store, keys)
         manifest_log.seal_previous()
         topics.load()
-        if topics.image.number == 0 and manifest.image.partitions:
-            raise CorruptionError(f"{keys.metadata_dir}: no metadata, but the manifest names objects: it was lost")
+        _check_together(topics, manifest, keys)
         _choose_level(topics, config.feature_level)
     except BaseException as error:
         release_claim(owned, clock)
@@ -231,6 +230,18 @@ def _check_level(store: OpenedStore, keys: ObjectKeys) -> None:
         pass  # it says no more about the manifest
 
 
+def _check_together(topics: Topics, manifest: Manifest, keys: ObjectKeys) -> None:
+    """Raises CorruptionError if the metadata is older than the manifest: then some of it was lost."""
+    image = manifest.image
+    if topics.image.number == 0 and (image.partitions or image.has_leadership):
+        raise CorruptionError(f"{keys.metadata_dir}: no metadata, but the manifest names objects: it was lost")
+    if image.has_leadership and topics.image.level < LEADERSHIP:
+        raise CorruptionError(
+            f"{keys.metadata_dir}: the manifest has registrations of brokers, which need {FEATURE} {LEADERSHIP}, but "
+            f"the cluster is at {topics.image.level}: metadata was lost"
+        )
+
+
 def _choose_level(topics: Topics, level: int | None) -> None:
     """Finalizes kbroker.version of a cluster without any metadata: a new one. Raises StartError."""
     if topics.image.number > 0:
@@ -240,7 +251,7 @@ def _choose_level(topics: Topics, level: int | None) -> None:
             )
         return
     try:
-        topics.change_level(NEWEST if level is None else level, UpgradeType.UPGRADE)
+        topics.change_level(DEFAULT if level is None else level, UpgradeType.UPGRADE)
     except KafkaError as error:
         raise StartError(f"cannot finalize {FEATURE} of the new cluster: {error}") from None
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kbroker.cluster.features import DEFAULT
 from kbroker.limits import GIB, MIB
 from kbroker.option_values import (
     ConfigError,
@@ -117,7 +118,7 @@ OPTION_GROUPS: dict[str, tuple[Option, ...]] = {
         Option("data_dir", parse_text, "./kbroker-data", "PATH", "write-ahead log, local metadata, lock file"),
         Option("cluster_id", parse_text, None, "ID", "cluster to open or create (default: the one in the store)"),
         Option(
-            "feature_level", parse_int, None, "N", "kbroker.version to finalize in a new cluster (default: the newest)"
+            "feature_level", parse_int, None, "N", f"kbroker.version to finalize in a new cluster (default: {DEFAULT})"
         ),
         Option("node_id", parse_int, 1, "N", "broker id told to clients"),
         Option("take_over", parse_bool, False, "", "take the cluster from a broker that did not stop cleanly"),

@@ -12,7 +12,7 @@ from kbroker.cli.numbers import Integer
 from kbroker.cli.output import Column
 from kbroker.cli.session import Session, with_session
 from kbroker.client.cluster_client import ClusterClient
-from kbroker.cluster.features import FEATURE, LEVEL_MAX, UpgradeType
+from kbroker.cluster.features import DEFAULT, FEATURE, LEVEL_MAX, UpgradeType
 from kbroker.protocol.apis.cluster.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kbroker.protocol.apis.cluster.k57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
@@ -51,7 +51,7 @@ def features(session: Session) -> None:
 
 
 @click.command()
-@click.option("--level", type=Integer(1, LEVEL_MAX), help="the new level (default: the highest of the broker)")
+@click.option("--level", type=Integer(1, LEVEL_MAX), help="the new level (default: that of a new cluster)")
 @click.option("--dry-run", is_flag=True, help="only ask whether it would be granted")
 @with_session
 def upgrade(session: Session, level: int | None, dry_run: bool) -> None:
@@ -59,7 +59,8 @@ def upgrade(session: Session, level: int | None, dry_run: bool) -> None:
     row = next((row for row in _features(session.client) if row["feature"] == FEATURE), None)
     if row is None:
         raise CommandFailed(f"the broker does not have the feature {FEATURE}")
-    before, wanted = row["level"], row["highest"] if level is None else level
+    before = row["level"]
+    wanted = max(DEFAULT, before or 0) if level is None else level
     update = FeatureUpdateKey(feature=FEATURE, max_version_level=wanted, upgrade_type=UpgradeType.UPGRADE)
     request = UpdateFeaturesRequest(feature_updates=[update], timeout_ms=TIMEOUT_MS, validate_only=dry_run)
     response = session.client.controller(request, lambda response: [response.error_code])

@@ -1,8 +1,9 @@
 """`kbroker.version`: the feature (KIP-584) whose level says in which forms a cluster is written.
 
 A broker reads the forms of all levels in LEVELS and writes those of the level that the cluster has finalized. So a
-release that knows only the levels before can be started on the cluster again until a newer one is finalized.
-docs/formats/metadata.md has what each level allows.
+release that knows only the levels before can be started on the cluster again until a newer one is finalized. A new
+cluster begins at DEFAULT, and so far the levels above it are for those that ask. docs/formats/metadata.md has what each
+level allows.
 """
 
 from __future__ import annotations
@@ -27,8 +28,11 @@ class Forms(NamedTuple):
 LEVELS: dict[int, Forms] = {
     1: Forms(record=1, part=1, proposal=1),
     2: Forms(record=2, part=2, proposal=2),  # references know how early their records are
+    3: Forms(record=3, part=2, proposal=2),  # records are columns, which can say what broker leads
 }
 LOWEST, NEWEST = min(LEVELS), max(LEVELS)
+DEFAULT = 2
+LEADERSHIP = 3  # the lowest level whose manifest has brokers and leaders
 
 
 class UpgradeType(IntEnum):

@@ -36,9 +36,7 @@ def committed_offsets(client: RawClient, partitions: int) -> dict[int, tuple[int
     return found[0]
 
 
-def check_all(
-    broker: BrokerProcess, ledger: Ledger, *, finished: bool, partitions: list[int] | None = None
-) -> int:
+def check_all(broker: BrokerProcess, ledger: Ledger, *, finished: bool, partitions: list[int] | None = None) -> int:
     """Reads partitions and commits back from a running broker and judges them."""
     with connect(broker) as client:
         records = verify(ledger, client, TOPIC, finished=finished, partitions=partitions)
@@ -59,10 +57,13 @@ def kill_during_start(broker: BrokerProcess, seconds: float) -> None:
         broker.kill()
 
 
-def run_kills(folder: Path, place: Place, rounds: int, seed: int) -> dict[str, int]:
-    """Kills a broker `rounds` times at random points. Returns counts; AssertionError names what is wrong."""
+def run_kills(folder: Path, place: Place, rounds: int, seed: int, *options: str) -> dict[str, int]:
+    """Kills a broker with these options at random points, `rounds` times. Returns counts.
+
+    AssertionError names what is wrong.
+    """
     draw = random.Random(seed)
-    broker = small_broker(folder / "data", place)
+    broker = small_broker(folder / "data", place, *options)
     ledger = Ledger(PARTITIONS)
     counted = {"kills": 0, "start_kills": 0}
     broker.start()

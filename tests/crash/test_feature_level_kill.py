@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kbroker._fast.records.records import build_batch, iter_records
+from kbroker.cluster.features import FEATURE, NEWEST
 from kbroker.protocol.apis.cluster.k18_api_versions import ApiVersionsRequest
 from kbroker.protocol.apis.cluster.k57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from tests.crash.fault_proxy import Fault, FaultProxy, Strike
@@ -17,9 +18,8 @@ from tests.integration.broker_process import BrokerProcess
 from tests.integration.s3_server import S3Server
 
 pytestmark = pytest.mark.s3
-FEATURE = "kbroker.version"
 UPGRADE = UpdateFeaturesRequest(
-    feature_updates=[FeatureUpdateKey(feature=FEATURE, max_version_level=2, upgrade_type=1)]
+    feature_updates=[FeatureUpdateKey(feature=FEATURE, max_version_level=NEWEST, upgrade_type=1)]
 )
 METADATA = "_metadata/"
 
@@ -88,7 +88,7 @@ def test_a_kill_after_the_store_has_the_record_leaves_the_new_level(broker: Brok
         assert level(broker) == 1, "as long as the broker does not know"
         broker.kill()
     proxy.heal()
-    check(broker, 2)
+    check(broker, NEWEST)
 
 
 def test_a_record_that_reaches_the_store_after_the_next_start_is_not_taken(
@@ -113,4 +113,4 @@ def test_a_kill_after_the_answer_leaves_the_new_level(broker: BrokerProcess) -> 
     with connect(broker) as client:
         assert client.call(UPGRADE).error_code == 0
         broker.kill()
-    check(broker, 2)
+    check(broker, NEWEST)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.cluster.features import DEFAULT, NEWEST
 from tests.crash.checker import run_kills
 from tests.crash.small_broker import Place
 
@@ -24,8 +25,9 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, place: Place) -> None:
     """Half of the kills over a folder, half over S3."""
     rounds = (ROUNDS + ("s3:" in place.options[1])) // 2
     seed = int(SEED) if SEED else random.randrange(1 << 32)
-    print(f"KBROKER_CRASH_SEED={seed}")
-    counted = run_kills(tmp_path, place, rounds, seed)
+    level = random.Random(seed).choice((DEFAULT, NEWEST))
+    print(f"KBROKER_CRASH_SEED={seed}, level {level}")
+    counted = run_kills(tmp_path, place, rounds, seed, "--feature-level", str(level))
     print(counted)
     assert counted["kills"] == rounds
     assert counted["acknowledged"] > 0

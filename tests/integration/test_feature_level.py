@@ -24,9 +24,10 @@ from tool_shell import SHELL
 from topic_commands import TopicCommands
 from workload import generated, spread
 
-from kbroker.cluster.features import FEATURE, LEVELS, NEWEST
+from kbroker.cluster.features import DEFAULT, FEATURE, LEVELS, NEWEST
 from kbroker.cluster.read_only import find_cluster
 from kbroker.storage.ledger.numbered_log import NumberedLog
+from kbroker.storage.manifest.record_columns import version_of
 from kbroker.storage.stores.store_url import open_store
 
 MESSAGES = 60
@@ -50,11 +51,13 @@ def manifest_versions(broker: BrokerProcess) -> set[int]:
     store = open_store(broker.options[broker.options.index("--object-store") + 1], None, None, create=False)
     found: set[int] = set()
     log = NumberedLog(store, find_cluster(store, "", None).manifest_dir, 0, bytes(16))
-    log.load(lambda number, payload: None, lambda number, kind, payload: found.add(payload["v"]))
+    log.load(lambda number, payload: None, lambda number, kind, payload: found.add(version_of(payload)))
     return found
 
 
-def test_what_level_1_has_written_is_read_after_an_upgrade(broker: BrokerProcess) -> None:
+@pytest.mark.parametrize("wanted_level", [DEFAULT, NEWEST])
+def test_what_level_1_has_written_is_read_after_an_upgrade(broker: BrokerProcess, wanted_level: int) -> None:
+    options = () if wanted_level == DEFAULT else ("--level", str(wanted_level))
     commands = TopicCommands(broker.bootstrap)
     topic = new_topic(broker, CLIENT, "before", 2)
     sent = spread(generated(MESSAGES, seed=1), 2)
@@ -63,12 +66,12 @@ def test_what_level_1_has_written_is_read_after_an_upgrade(broker: BrokerProcess
     assert manifest_versions(broker) == {LEVELS[1].record}
     rows = {row["feature"]: row for row in commands.rows("cluster", "features")}
     assert rows[FEATURE] == {"feature": FEATURE, "level": 1, "lowest": 1, "highest": NEWEST}
-    wanted = {"feature": FEATURE, "previous_level": 1, "level": NEWEST}
-    assert commands.rows("cluster", "upgrade", "--dry-run") == [{**wanted, "dry_run": True}]
+    wanted = {"feature": FEATURE, "previous_level": 1, "level": wanted_level}
+    assert commands.rows("cluster", "upgrade", *options, "--dry-run") == [{**wanted, "dry_run": True}]
     assert level(broker) == 1
-    assert commands.rows("cluster", "upgrade") == [{**wanted, "dry_run": False}]
-    assert level(broker) == NEWEST
-    assert commands.run("cluster", "upgrade").output == [f"{FEATURE} is at {NEWEST} already"]
+    assert commands.rows("cluster", "upgrade", *options) == [{**wanted, "dry_run": False}]
+    assert level(broker) == wanted_level
+    assert commands.run("cluster", "upgrade").output == [f"{FEATURE} is at {wanted_level} already"]
     (failure,) = commands.run("cluster", "upgrade", "--level", "1", code=1).errors
     assert "without setting the upgrade type to a downgrade" in failure
     (failure,) = commands.run("cluster", "upgrade", "--level", str(NEWEST + 1), code=1).errors
@@ -76,11 +79,11 @@ def test_what_level_1_has_written_is_read_after_an_upgrade(broker: BrokerProcess
     later = spread(generated(MESSAGES, seed=2), 2)
     scenarios.send(broker, CLIENT, topic, later, "zstd", IDEMPOTENT)
     broker.flush()
-    assert LEVELS[NEWEST].record in manifest_versions(broker)
+    assert LEVELS[wanted_level].record in manifest_versions(broker)
     assert broker.stop() == 0
     scenarios.lose_disk(broker)
     broker.start()
-    assert level(broker) == NEWEST
+    assert level(broker) == wanted_level
     add(sent, later)
     assert_all_read(broker, CLIENT, topic, sent)
 
@@ -153,7 +156,7 @@ def test_java_raises_the_level(broker: BrokerProcess, tmp_path: Path, version: s
 
 def test_a_cluster_of_a_higher_level_refuses_the_start_by_both_numbers(broker: BrokerProcess) -> None:
     """As a release that knows one level less would."""
-    TopicCommands(broker.bootstrap).run("cluster", "upgrade")
+    TopicCommands(broker.bootstrap).run("cluster", "upgrade", "--level", str(NEWEST))
     assert broker.stop() == 0
     older = (
         "import kbroker.cluster.features as features; features.LEVELS.pop(features.NEWEST); features.NEWEST -= 1; "

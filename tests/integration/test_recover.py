@@ -9,18 +9,27 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from broker_process import BrokerProcess
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from conftest import SMALL, Store
+from served_apis import api_versions
 
 from kbroker.cli.offline.bucket import Bucket, Place
+from kbroker.cluster.features import DEFAULT, FEATURE, NEWEST
 
 SECONDS = 30.0
 QUIET = {"log_level": 0}
 TOPICS = {"plain": {}, "segments": {"kbroker.object.format": "kfs"}, "holes": {}}
 
 Row = tuple[int, bytes | None]
+
+
+def below(store: Store, name: str) -> Store:
+    """A place of its own for one more cluster."""
+    own = store.options[1].rstrip("/") + "/" + name
+    return Store(store.kind, ("--object-store", own, *store.options[2:]), store.environ)
 
 
 def in_bucket(store: Store, work: Callable[[Bucket], object]) -> object:
@@ -115,8 +124,11 @@ def damage_manifest(bucket: Bucket) -> str:
     return key
 
 
-def test_a_damaged_manifest_is_rebuilt(store: Store, tmp_path: Path) -> None:
-    broker = BrokerProcess(tmp_path / "data", *store.options, *SMALL, environ=store.environ).start()
+@pytest.mark.parametrize("level", [DEFAULT, NEWEST])
+def test_a_damaged_manifest_is_rebuilt(store: Store, tmp_path: Path, level: int) -> None:
+    store = below(store, f"level-{level}")
+    options = ("--feature-level", str(level))
+    broker = BrokerProcess(tmp_path / "data", *store.options, *SMALL, *options, environ=store.environ).start()
     try:
         client = AdminClient({**QUIET, "bootstrap.servers": broker.bootstrap})
         made = client.create_topics([NewTopic(name, 1, 1, config=config) for name, config in TOPICS.items()])
@@ -146,6 +158,8 @@ def test_a_damaged_manifest_is_rebuilt(store: Store, tmp_path: Path) -> None:
 
         shutil.rmtree(broker.data_dir)
         broker.start()
+        (found,) = [each for each in api_versions(broker).finalized_features if each.name == FEATURE]
+        assert found.max_version_level == level
         assert everything(broker) == before
         assert committed(broker) == 17
         produce(broker, "plain", "afterwards")
@@ -176,10 +190,8 @@ def fill(broker: BrokerProcess) -> dict[tuple[str, str], list[Row]]:
 
 
 def test_consumers_read_on_after_a_gap(store: Store, tmp_path: Path) -> None:
-    own = store.options[1].rstrip("/") + "/gap"
-    options = ("--object-store", own, *store.options[2:])
-    place = Store(store.kind, options, store.environ)
-    broker = BrokerProcess(tmp_path / "data", *options, *SMALL, environ=store.environ).start()
+    place = below(store, "gap")
+    broker = BrokerProcess(tmp_path / "data", *place.options, *SMALL, environ=store.environ).start()
     try:
         client = AdminClient({**QUIET, "bootstrap.servers": broker.bootstrap})
         client.create_topics([NewTopic("holes", 1, 1)])["holes"].result(SECONDS)

@@ -74,7 +74,7 @@ def flushes(broker: BrokerProcess, topic: str, first: int) -> None:
         broker.flush()
 
 
-def test_jobs_and_reads_at_both_levels(spark: Any, broker: BrokerProcess, store: Store, versions: list[int]) -> None:
+def test_jobs_and_reads_at_all_levels(spark: Any, broker: BrokerProcess, store: Store, versions: list[int]) -> None:
     topic = new_topic(broker, CONFLUENT, "timed", 1)
     flushes(broker, topic, 0)
     compacted(spark, store, broker, 1)
@@ -84,13 +84,14 @@ def test_jobs_and_reads_at_both_levels(spark: Any, broker: BrokerProcess, store:
     assert early.count() == 15
     assert reads(early)[0] == OBJECTS, "without times each object may have such a record"
 
-    TopicCommands(broker.bootstrap).run("cluster", "upgrade")
-    flushes(broker, topic, OBJECTS)
-    compacted(spark, store, broker, 2)
-    assert versions == [1, 2]
-    assert 2 in manifest_versions(broker)
+    for n, level in enumerate((2, 3), 1):
+        TopicCommands(broker.bootstrap).run("cluster", "upgrade", "--level", str(level))
+        flushes(broker, topic, n * OBJECTS)
+        compacted(spark, store, broker, level)
+        assert versions == [1, 2, 2][: n + 1]
+        assert level in manifest_versions(broker)
     table = direct(spark, store, topic)
-    assert [bytes(row.value) for row in table.orderBy("offset").collect()] == [b"v%d" % n for n in range(80)]
+    assert [bytes(row.value) for row in table.orderBy("offset").collect()] == [b"v%d" % n for n in range(120)]
     early = table.where(f"timestamp < timestamp_millis({FIRST_MS + 1500})")
     assert early.count() == 15
     assert reads(early)[0] == OBJECTS, "the new objects are known to begin later"

@@ -173,7 +173,7 @@ def _is_newer(data: bytes) -> bool:
 def _content(frame: Frame, key: str, newest: int) -> Any:
     """The payload of a frame with a valid CRC, so a newer version is no damage."""
     payload = frame.content.get("payload")
-    version = payload.get("v") if isinstance(payload, dict) else version_of(payload)
+    version = version_of(payload)
     kind = frame.content.get("kind")
     known = (RECORD_KIND,) if frame.kind is FrameKind.RECORD else ("checkpoint",)
     if kind not in known or (isinstance(version, int) and version > newest):

@@ -136,9 +136,11 @@ def _codes(table: str) -> str:
     return "".join({"<i8": "q", "<i4": "i", "<u4": "I", "<i2": "h", "u1": "B"}[code] for _, code in TABLES[table])
 
 
-def version_of(data: object) -> int | None:
-    """The version that a record's bytes begin with; None for anything else."""
-    return int.from_bytes(data[:2], "little") if isinstance(data, bytes) and len(data) > 1 else None
+def version_of(payload: object) -> Any:
+    """The version that a record, or a checkpoint, says it has; None for what says none."""
+    if isinstance(payload, bytes):
+        return int.from_bytes(payload[:2], "little") if len(payload) > 1 else None
+    return payload.get("v") if isinstance(payload, dict) else None
 
 
 def join_columns(time_ms: int, about: Mapping[str, Any], tables: Mapping[str, Sequence[np.ndarray]]) -> bytes:

@@ -12,13 +12,16 @@ from kbroker.app.config import load_config
 from kbroker.app.data_dir import DataDir
 from kbroker.app.open_cluster import Cluster, OpenedStore, open_cluster
 from kbroker.clock import ManualClock
-from kbroker.cluster.features import FEATURE, LEVELS, LOWEST, NEWEST, UpgradeType
+from kbroker.cluster.features import DEFAULT, FEATURE, LEADERSHIP, LEVELS, LOWEST, NEWEST, UpgradeType
 from kbroker.cluster.read_only import load_topics
 from kbroker.cluster.topic_rules import NewTopic
 from kbroker.errors import KafkaError, StartError
 from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.ledger.numbered_log import NumberedLog
+from kbroker.storage.manifest.leadership import Registration
+from kbroker.storage.manifest.record import ManifestRecord
+from kbroker.storage.manifest.record_columns import version_of
 from kbroker.storage.read.copied_objects import CopiedObjects
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
@@ -52,14 +55,14 @@ class Machine:
     def __init__(self, folder: Path, memory: MemoryStore | None = None) -> None:
         self.memory = memory or MemoryStore(CLOCK)
         self.store = FaultyStore(self.memory)
-        self._folder = folder
+        self.folder = folder
         self._data_dir: DataDir | None = None
         self.cluster: Cluster | None = None
 
     def start(self, feature_level: int | None = None) -> Cluster:
         """Opens the cluster."""
-        self._folder.mkdir(exist_ok=True)
-        options = {"data_dir": str(self._folder), "object_store": "file:/nowhere", "cluster_id": CLUSTER_ID}
+        self.folder.mkdir(exist_ok=True)
+        options = {"data_dir": str(self.folder), "object_store": "file:/nowhere", "cluster_id": CLUSTER_ID}
         if feature_level is not None:
             options["feature_level"] = str(feature_level)
         config = load_config(options, environ={})
@@ -67,7 +70,7 @@ class Machine:
         retrying = RetryingStore(plain, RetryPolicy(wait=_Never().wait))
         health = StoreHealth(CLOCK)
         opened = OpenedStore(plain, retrying, StoreCounters(), health, plain, StoreCounters())
-        self._data_dir = DataDir(self._folder)
+        self._data_dir = DataDir(self.folder)
         stopping: Any = _Never()
         self.cluster = open_cluster(config, self._data_dir, opened, CLOCK, stopping, ("127.0.0.1", 9), pytest.fail)
         return self.cluster
@@ -84,7 +87,7 @@ class Machine:
             self._data_dir.close()
             self._data_dir = None
 
-    def append(self, directory: str, kind: str, payload: dict[str, Any]) -> None:
+    def append(self, directory: str, kind: str, payload: Any) -> None:
         """One more record in a log of the bucket, as another release may write it. No broker runs."""
         log = NumberedLog(self.memory, directory, 1, b"o" * 16)
         log.load(lambda *_: None, lambda *_: None)
@@ -105,11 +108,15 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     made.stop(clean=False)
 
 
-def test_a_new_cluster_is_at_the_newest_level(machine: Machine) -> None:
-    assert machine.start().topics.image.level == NEWEST
-    assert load_topics(machine.memory, KEYS).level == NEWEST
+@pytest.mark.parametrize("level", [None, NEWEST])
+def test_a_new_cluster_is_at_the_default_level_or_at_the_one_that_is_asked_for(
+    machine: Machine, level: int | None
+) -> None:
+    wanted = level or DEFAULT
+    assert machine.start(level).topics.image.level == wanted
+    assert load_topics(machine.memory, KEYS).level == wanted
     machine.stop()
-    assert machine.start().topics.image.level == NEWEST
+    assert machine.start().topics.image.level == wanted
 
 
 def test_a_new_cluster_of_the_lowest_level_has_nothing_that_the_release_before_does_not_know(machine: Machine) -> None:
@@ -137,14 +144,36 @@ def test_the_manifest_follows_the_level(machine: Machine, level: int) -> None:
     cluster.manifest.commit(change_of({"u": [["k/new.obj", 1]]}))
     versions: list[int] = []
     log = NumberedLog(machine.memory, KEYS.manifest_dir, 0, bytes(16))
-    log.load(lambda *_: None, lambda number, kind, payload: versions.append(payload["v"]))
+    log.load(lambda *_: None, lambda number, kind, payload: versions.append(version_of(payload)))
     assert versions == [LEVELS[level].record]
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_registrations_below_their_level_refuse_the_start_by_name(machine: Machine, is_lost: bool) -> None:
+    cluster = machine.start(LEADERSHIP)
+    registration = Registration(1, "dir", 1, "nonce", "place", "", "h:1", "1", True)
+    cluster.manifest.commit(ManifestRecord(registrations=(registration,)))
+    machine.stop()
+    machine.start()
+    machine.stop()
+    keys = [meta.key for meta in machine.memory.list(KEYS.metadata_dir)]
+    machine.memory.delete(keys)
+    if not is_lost:
+        older = Machine(machine.folder.with_name("older"))
+        older.start(LEADERSHIP - 1)
+        older.stop()
+        for meta in older.memory.list(KEYS.metadata_dir):
+            machine.memory.put(meta.key, older.memory.get(meta.key))
+    machine.folder.joinpath("metadata.db").unlink()
+    lost = "no metadata" if is_lost else rf"registrations of brokers.* {LEADERSHIP}, but .* at {LEADERSHIP - 1}"
+    with pytest.raises(StartError, match=lost):
+        machine.start()
+
+
 def killed_at_each_request(
-    tmp_path: Path, act: Callable[[Machine], object], prepare: Callable[[Machine], object]
+    tmp_path: Path, act: Callable[[Machine], object], prepare: Callable[[Machine], object], wanted: int
 ) -> list[bool]:
-    """Whether the newest level was reached, with the process killed at each request of `act`, before or after its
+    """Whether the level wanted was reached, with the process killed at each request of `act`, before or after its
     effect. A level that was answered stays."""
     reached = []
     for when in (When.BEFORE, When.AFTER):
@@ -162,16 +191,16 @@ def killed_at_each_request(
             level = machine.start().topics.image.level
             assert load_topics(machine.memory, KEYS).level == level
             assert level in LEVELS
-            assert level == NEWEST or not done
+            assert level == wanted or not done
             machine.stop(clean=False)
-            reached.append(level == NEWEST)
+            reached.append(level == wanted)
             if done:
                 break
     return reached
 
 
 def test_a_new_cluster_that_is_killed_at_any_request_is_new_again(tmp_path: Path) -> None:
-    reached = killed_at_each_request(tmp_path, lambda machine: machine.start(), lambda machine: None)
+    reached = killed_at_each_request(tmp_path, lambda machine: machine.start(), lambda machine: None, DEFAULT)
     assert all(reached)
     assert len(reached) > 10
 
@@ -184,7 +213,7 @@ def test_an_upgrade_that_is_killed_at_any_request_leaves_one_level_or_the_other(
         assert machine.cluster is not None
         machine.cluster.topics.change_level(NEWEST, UpgradeType.UPGRADE)
 
-    reached = killed_at_each_request(tmp_path, upgrade, prepare)
+    reached = killed_at_each_request(tmp_path, upgrade, prepare, NEWEST)
     assert set(reached) == {False, True}
 
 
@@ -211,7 +240,8 @@ def test_a_level_of_a_newer_release_refuses_the_start_by_both_numbers(
     level = {"type": "feature_level", "name": FEATURE, "level": NEWEST + 1}
     machine.append(KEYS.metadata_dir, "changes", {"version": 3, "records": [level]})
     if manifest_is_newer:
-        machine.append(KEYS.manifest_dir, "manifest", {"v": LEVELS[NEWEST].record + 1, "t": 1})
+        newer = (LEVELS[NEWEST].record + 1).to_bytes(2, "little")
+        machine.append(KEYS.manifest_dir, "manifest", newer + bytes(100))
     with pytest.raises(StartError) as refused:
         machine.start()
     both = f"the cluster is at kbroker.version {NEWEST + 1}, this kbroker knows up to {NEWEST}"

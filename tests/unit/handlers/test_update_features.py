@@ -78,25 +78,26 @@ def level_of(broker: AdminBroker) -> int:
     return load_topics(broker.store, KEYS).level
 
 
+@pytest.mark.parametrize("level", [2, 3])
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_an_upgrade_is_in_the_log_when_it_is_answered(broker: AdminBroker, version: int) -> None:
+def test_an_upgrade_is_in_the_log_when_it_is_answered(broker: AdminBroker, version: int, level: int) -> None:
     assert level_of(broker) == 1
-    assert update(broker, version, (KBROKER, 2, UPGRADE)) == ([0, 0] if version < 2 else [0])
-    assert (level_of(broker), broker.topics.image.level) == (2, 2)
+    assert update(broker, version, (KBROKER, level, UPGRADE)) == ([0, 0] if version < 2 else [0])
+    assert (level_of(broker), broker.topics.image.level) == (level, level)
     number = broker.topics.image.number
-    assert update(broker, version, (KBROKER, 2, UPGRADE))[0] == 0, "the level that it has"
+    assert update(broker, version, (KBROKER, level, UPGRADE))[0] == 0, "the level that it has"
     assert broker.topics.image.number == number
 
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_validation_changes_no_level(broker: AdminBroker, version: int) -> None:
     assert update(broker, version, (KBROKER, 2, UPGRADE), validate_only=True)[0] == 0
-    assert update(broker, version, (KBROKER, 3, UPGRADE), validate_only=True) == [95]
+    assert update(broker, version, (KBROKER, 4, UPGRADE), validate_only=True) == [95]
     assert (level_of(broker), broker.topics.image.level) == (1, 1)
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-@pytest.mark.parametrize("level", [-1, 0, 3, 2**15 - 1])
+@pytest.mark.parametrize("level", [-1, 0, 4, 2**15 - 1])
 def test_a_level_that_the_broker_does_not_support_is_refused(broker: AdminBroker, version: int, level: int) -> None:
     assert update(broker, version, (KBROKER, level, UPGRADE)) == [ErrorCode.INVALID_UPDATE_VERSION]
     assert level_of(broker) == 1
@@ -121,7 +122,7 @@ def test_a_downgrade_that_would_leave_unreadable_data_is_refused(broker: AdminBr
         assert "without setting the upgrade type" in refusal(broker, version, max_version_level=1, upgrade_type=1)
         assert safe in refusal(broker, version, max_version_level=1, upgrade_type=2)
         assert "Unsafe downgrade is not" in refusal(broker, version, max_version_level=1, upgrade_type=3)
-        assert "only supports versions 1-2" in refusal(broker, version, max_version_level=0, upgrade_type=3)
+        assert "only supports versions 1-3" in refusal(broker, version, max_version_level=0, upgrade_type=3)
     assert level_of(broker) == 2
 
 

@@ -11,6 +11,7 @@ from kbroker.pipeline.jobs.session import JobError
 from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.ledger.ownership import claim, newest_claim
 from kbroker.storage.manifest.manifest import Manifest
+from kbroker.storage.manifest.record_columns import version_of
 from kbroker.storage.rewrite.swap_proposal import REFUSED, SWAPPED
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
@@ -92,7 +93,7 @@ def test_a_job_that_owns_the_cluster_writes_in_the_forms_of_its_level(cluster, l
     assert [outcome.status for outcome in cluster.publish().outcomes] == [SWAPPED]
     log = NumberedLog(cluster.store, KEYS.manifest_dir, 0, bytes(16), retries=ONCE)
     versions = []
-    log.load(lambda number, payload: None, lambda number, kind, payload: versions.append(payload["v"]))
+    log.load(lambda number, payload: None, lambda number, kind, payload: versions.append(version_of(payload)))
     assert versions[-1] == LEVELS[level].record
 
 
