@@ -110,7 +110,7 @@ def _store(
     for first in range(0, len(records), RECORDS_PER_BATCH):
         chosen = records[first : first + RECORDS_PER_BATCH]
         rows = [(*encode_offset_record(record), timestamp, None) for record in chosen]
-        batches.append(build_batch(rows, base_offset=offset, leader_epoch=target.epoch))
+        batches.append(build_batch(rows, base_offset=offset, leader_epoch=target.leader_epoch))
         offset += len(rows)
     body = encode_object(b"".join(batches))
     key = _free_key(target, topic, partition, base)
@@ -120,8 +120,8 @@ def _store(
     delta = PartitionDelta(
         end_offset=offset,
         last_stable_offset=min([offset, *(first for _, first in state.open_transactions)]),
-        leader_epochs=((target.epoch, base),),
-        added=(RefRow(base, offset, 0, meta.size, crc, target.epoch, timestamp, len(records), times, place),),
+        leader_epochs=((target.leader_epoch, base),),
+        added=(RefRow(base, offset, 0, meta.size, crc, target.leader_epoch, timestamp, len(records), times, place),),
     )
     return FileEntry(key, meta.size, meta.etag, crc), delta
 

@@ -22,6 +22,7 @@ from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.ledger.numbered_log import Fenced
 from kbroker.storage.ledger.ownership import Superseded, newest_claim
+from kbroker.storage.manifest.leadership import Mode, NewPartition
 from kbroker.storage.manifest.record import ManifestRecord
 from kbroker.storage.stores.object_store import StoreError
 
@@ -50,6 +51,11 @@ class ImportTarget:
     def epoch(self) -> int:
         """The broker epoch, above every imported leader epoch."""
         return self.cluster.claim.epoch
+
+    @property
+    def leader_epoch(self) -> int:
+        """Of what is appended to partitions that exist: above every leader epoch in the ledger."""
+        return max(self.epoch, self.cluster.manifest.image.leader_epoch + 1)
 
     def open(self, leader_epoch_max: int) -> ImportTarget:
         """Claims the cluster, a new one if there is none."""
@@ -88,10 +94,18 @@ class ImportTarget:
             )
 
     def commit(self, records: Sequence[ManifestRecord]) -> None:
-        """Manifest records, one after another. Raises StartError; earlier records stay, and do no harm."""
+        """Manifest records, one after another. Raises StartError; earlier records stay, and do no harm.
+
+        Once a broker is registered, a record cannot make the rows of partitions that it changes: another does so first.
+        """
+        manifest = self.cluster.manifest
         try:
             for record in records:
-                self.cluster.manifest.commit(record)
+                missing = [place for place in record.partitions if manifest.image.partition(*place) is None]
+                if missing and manifest.image.registrations:
+                    made = tuple(NewPartition(*place, Mode.WAL) for place in missing)
+                    manifest.commit(ManifestRecord(new_partitions=made))
+                manifest.commit(record)
         except (StoreError, Fenced, CorruptionError) as error:
             raise StartError(f"the manifest record was not stored: {error}") from None
 

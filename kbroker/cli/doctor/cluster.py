@@ -7,6 +7,7 @@ import contextlib
 from kbroker.app.config import BrokerConfig
 from kbroker.app.data_dir import Identity, read_identity, running_pid
 from kbroker.cli.doctor.finding import Finding, failed, ok
+from kbroker.cluster.read_only import load_topics
 from kbroker.errors import CorruptionError, StartError
 from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.ledger.ownership import find_clusters, newest_claim
@@ -17,7 +18,7 @@ READ_SECONDS = 15.0
 
 
 def check_cluster(config: BrokerConfig) -> Finding:
-    """Reads claims only. Raises StoreError if the store cannot be opened."""
+    """Reads claims and metadata. Raises StoreError if the store cannot be opened."""
     if config.object_store.startswith(FILE_SCHEME) and not folder_of(config.object_store).is_dir():
         return ok("cluster", f"{config.object_store} does not exist: the start creates it, and a cluster in it")
     store = open_store(config.object_store, config.s3_endpoint, config.s3_region, read_timeout_s=READ_SECONDS)
@@ -38,7 +39,9 @@ def _judge(config: BrokerConfig, store: ObjectStore, identity: Identity) -> Find
         )
     if wanted is None or wanted not in found:
         return ok("cluster", f"the start creates {'one' if wanted is None else wanted} in {config.object_store}")
-    holder = newest_claim(store, ObjectKeys(wanted).root)
+    keys = ObjectKeys(wanted)
+    load_topics(store, keys)  # a cluster of a newer level is refused by name, as by a start
+    holder = newest_claim(store, keys.root)
     is_own = holder is not None and holder.data_dir_id == identity.data_dir_id
     if is_own and running_pid(config.data_dir) is not None:
         return ok("cluster", f"{wanted} is in use by the broker that runs here")
