@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from kbroker.clock import ManualClock
 from kbroker.cluster.protocol.broker import ClusterBroker, Surroundings
 from kbroker.cluster.protocol.claims import ControllerClaims
 from kbroker.cluster.protocol.commits import Commits
 from kbroker.cluster.protocol.controller import Controller
 from kbroker.cluster.protocol.leadership import Leadership
-from kbroker.cluster.protocol.ledger_copy import LedgerCopy, LogCopy
+from kbroker.cluster.protocol.ledger_copy import LedgerCopy, LogCopy, TopicState
 from kbroker.cluster.protocol.manifest_state import ManifestState
 from kbroker.cluster.protocol.messages import CONTROLLER, EVERY_BROKER, Destination, Log, Message, PartitionId
 from kbroker.cluster.protocol.registration import Description, SavedIdentity, Start
 from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.manifest.leadership import Mode
+from kbroker.storage.manifest.parts import PartFolder
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import ObjectStore
 from tests.unit.cluster.protocol.protocol_fakes import Around, Logs, Topics, append_part, file, pack
@@ -33,12 +37,14 @@ class Broker(ClusterBroker):
         name = f"{identity.directory_id}-{len(cluster.brokers)}"
         start = Start(identity, name, Description(node_id, f"host{node_id}"), self.saved.append)
         nonce = name.encode().ljust(16)[:16]
-        manifest = NumberedLog(store, ROOT + "_manifest", 0, nonce, retries=ONCE)
-        metadata = NumberedLog(store, ROOT + "_metadata", 0, nonce, retries=ONCE)
-        ledger = LedgerCopy(
-            LogCopy(manifest, "manifest", lambda: ManifestState(ROOT)), LogCopy(metadata, "changes", Topics.none)
+        root = cluster.root
+        manifest = NumberedLog(store, root + "_manifest", 0, nonce, retries=ONCE)
+        metadata = NumberedLog(store, root + "_metadata", 0, nonce, retries=ONCE)
+        ledger: LedgerCopy[Any] = LedgerCopy(
+            LogCopy(manifest, "manifest", lambda: ManifestState(root, PartFolder(store, root + "_manifest_parts"))),
+            LogCopy(metadata, "changes", cluster.new_topics),
         )
-        claims = ControllerClaims(store, ROOT, identity.directory_id, ETCD, self.clock, host=name, pid=1, retries=ONCE)
+        claims = ControllerClaims(store, root, identity.directory_id, ETCD, self.clock, host=name, pid=1, retries=ONCE)
         super().__init__(ledger, start, Surroundings(self, cluster, cluster, self.clock, claims, store, self.logs))
         cluster.brokers.append(self)
 
@@ -84,9 +90,16 @@ class Broker(ClusterBroker):
 class Cluster(Around):
     """`settle` delivers all messages, and lets the controllers append, until nothing is left to do."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        store: ObjectStore | None = None,
+        root: str = ROOT,
+        new_topics: Callable[[], TopicState] = Topics.none,
+    ) -> None:
         super().__init__()
-        self.store = MemoryStore()
+        self.store = store if store is not None else MemoryStore()
+        self.root = root
+        self.new_topics = new_topics
         self.brokers: list[Broker] = []
         self.messages: list[tuple[Broker, Destination, Message]] = []
 
