@@ -36,6 +36,7 @@ def handle(context: Context, info: RequestInfo, request: JoinGroupRequest) -> Fu
         protocols=[(protocol.name, bytes(protocol.metadata)) for protocol in request.protocols],
         requires_known_member_id=info.api_version >= _MEMBER_ID_REQUIRED_MIN_VERSION,
         supports_skipping_assignment=info.api_version >= _SKIP_ASSIGNMENT_MIN_VERSION,
+        reason=request.reason or "",
     )
 
     def answer(response: JoinGroupResponse) -> JoinGroupResponse:

@@ -184,7 +184,7 @@ def test_a_group_keeps_its_assignment_over_a_kill_of_the_broker(
             group.send()
             group.wait_processed()
         assert owners(group.programs) == before
-        assert len(list(program.find("assigned"))) == assigned
+        assert len(list(program.find("assigned"))) == assigned, broker.log()
         assert list(program.find("lost")) == []
         program.finish()
         check_ownership(group.programs)

@@ -26,6 +26,7 @@ class JoinRequest:
     protocols: Protocols
     requires_known_member_id: bool  # v4+: a new dynamic member is first given its id (KIP-394)
     supports_skipping_assignment: bool  # v9+ (KIP-814)
+    reason: str = ""  # v8+ (KIP-800)
 
 
 @dataclass(frozen=True, slots=True)

@@ -294,6 +294,7 @@ class Bench:
         known_id: bool = False,
         skip: bool = True,
         client: str = "client",
+        reason: str = "",
     ) -> Future[Any]:
         future = self.coordinator.join_group(
             JoinRequest(
@@ -308,6 +309,7 @@ class Bench:
                 protocols=RANGE if protocols is None else protocols,
                 requires_known_member_id=known_id,
                 supports_skipping_assignment=skip,
+                reason=reason,
             )
         )
         self.run()
@@ -341,13 +343,9 @@ class Bench:
         self.run()
         return future
 
-    def heartbeat(
-        self, member_id: str, generation: int, *, group: str = "g", instance: str | None = None
-    ) -> int:
+    def heartbeat(self, member_id: str, generation: int, *, group: str = "g", instance: str | None = None) -> int:
         future = self.coordinator.heartbeat(
-            HeartbeatRequest(
-                group_id=group, generation_id=generation, member_id=member_id, group_instance_id=instance
-            )
+            HeartbeatRequest(group_id=group, generation_id=generation, member_id=member_id, group_instance_id=instance)
         )
         self.run()
         return int(future.result(0).error_code)
@@ -426,9 +424,7 @@ class Bench:
         self.run()
         return future
 
-    def fetch(
-        self, *, group: str = "g", topic: str = "t", partition: int = 0, stable: bool = False
-    ) -> Future[Any]:
+    def fetch(self, *, group: str = "g", topic: str = "t", partition: int = 0, stable: bool = False) -> Future[Any]:
         future = self.coordinator.fetch_offsets(FetchRequest(group, [(topic, [partition])], stable))
         self.run()
         return future
@@ -451,9 +447,7 @@ class Bench:
     def all_offsets(self, group: str = "g") -> dict[tuple[str, int], int]:
         future = self.coordinator.fetch_offsets(FetchRequest(group, None))
         self.run()
-        return {
-            (topic, partition): value.offset for topic, parts in future.result(0) for partition, value in parts
-        }
+        return {(topic, partition): value.offset for topic, parts in future.result(0) for partition, value in parts}
 
     def fetch_all(self, group: str = "g", *, stable: bool) -> dict[tuple[str, int], Any]:
         """The answer to an OffsetFetch without topics."""

@@ -38,7 +38,7 @@ class ClassicGroup(ClassicGeneration, Group):
         for member in self.members.values():
             rebalance.restart_session(shard, self, member)
         if self.lacks_rebalance:
-            rebalance.prepare(shard, self)
+            rebalance.prepare(shard, self, "it was loaded without assignments")
         return []
 
     def retire(self, shard: GroupTable) -> None:

@@ -17,6 +17,8 @@ from kbroker.errors import ErrorCode, KafkaError
 
 State = ClassicGroupState
 
+REASON_MAX = 255  # characters of a client's reason, as in Kafka
+
 
 def join(shard: GroupTable, request: JoinRequest, future: Future) -> Result:
     """Handles one JoinGroup, of a group of any type; `future` may be parked. Raises KafkaError to refuse."""
@@ -148,7 +150,7 @@ def _add(shard: GroupTable, group: ClassicGeneration, request: JoinRequest, memb
     group.park_join(member, future)
     # It sends no heartbeats while parked, so its session has not begun. A client that gave up must not stay, though.
     rebalance.restart_session(shard, group, member, shard.config.new_member_join_timeout_ms)
-    return rebalance.prepare_or_complete(shard, group)
+    return rebalance.prepare_or_complete(shard, group, _reason(request, member_id, "joins"))
 
 
 # -- known members -----------------------------------------------------------------------------------------------
@@ -171,7 +173,13 @@ def _join_existing(shard: GroupTable, group: ClassicGeneration, request: JoinReq
         # The leader rejoins to ask for a rebalance, for changes that its metadata does not show.
         return Result(response=rebalance.join_response(group, member))
     _update(group, member, request, future)
-    return rebalance.prepare(shard, group)
+    return rebalance.prepare(shard, group, _reason(request, member.member_id, "joins again"))
+
+
+def _reason(request: JoinRequest, member_id: str, event: str) -> str:
+    """For the log. What the client says may be anything."""
+    said = f"; the client says: {request.reason[:REASON_MAX]!r}" if request.reason else ""
+    return f"member {member_id} {event}{said}"
 
 
 def _update(group: ClassicGeneration, member: ClassicGroupMember, request: JoinRequest, future: Future) -> None:
@@ -205,7 +213,7 @@ def _replace_static(
     if group.state is State.PREPARING_REBALANCE:
         return rebalance.maybe_complete(shard, group)
     if group.state is not State.STABLE or group.select_protocol() != group.protocol:
-        return rebalance.prepare(shard, group)
+        return rebalance.prepare(shard, group, _reason(request, new_id, "is back"))
 
     def stored(error: ErrorCode) -> None:
         if group.state is not State.STABLE or group.members.get(new_id) is not member:

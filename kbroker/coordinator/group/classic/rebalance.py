@@ -5,6 +5,7 @@ Each function decides and returns the records to write (see `Result`).
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import Future
 from functools import partial
 
@@ -16,6 +17,8 @@ from kbroker.coordinator.runtime.result import Result, complete
 from kbroker.errors import ErrorCode
 from kbroker.protocol.apis.groups.k11_join_group import JoinGroupResponse, JoinGroupResponseMember
 from kbroker.protocol.apis.groups.k14_sync_group import SyncGroupResponse
+
+logger = logging.getLogger(__name__)
 
 State = ClassicGroupState
 
@@ -45,7 +48,7 @@ def _session_expired(shard: GroupTable, group: ClassicGeneration, member: Classi
     if waits and not member.is_new:
         return None  # it cannot send heartbeats while its request is parked; the answer restarts the session
     remove_member(shard, group, member)
-    return members_gone(shard, group)
+    return members_gone(shard, group, f"the session of member {member.member_id} expired")
 
 
 def remove_member(shard: GroupTable, group: ClassicGeneration, member: ClassicGroupMember) -> None:
@@ -56,10 +59,10 @@ def remove_member(shard: GroupTable, group: ClassicGeneration, member: ClassicGr
     shard.counts.members -= 1
 
 
-def members_gone(shard: GroupTable, group: ClassicGeneration) -> Result:
+def members_gone(shard: GroupTable, group: ClassicGeneration, reason: str) -> Result:
     """Rebalances, if the state asks for it, after members or pending ids were removed."""
     if group.state in (State.STABLE, State.COMPLETING_REBALANCE):
-        return prepare(shard, group)
+        return prepare(shard, group, reason)
     if group.state is State.PREPARING_REBALANCE:
         return maybe_complete(shard, group)
     shard.drop_if_abandoned(group.group_id)
@@ -69,13 +72,17 @@ def members_gone(shard: GroupTable, group: ClassicGeneration) -> Result:
 # -- the rebalance -----------------------------------------------------------------------------------------------
 
 
-def prepare_or_complete(shard: GroupTable, group: ClassicGeneration) -> Result:
+def prepare_or_complete(shard: GroupTable, group: ClassicGeneration, reason: str) -> Result:
     """After a member joined or changed: starts a rebalance, or completes the current one if all have joined."""
-    return prepare(shard, group) if group.can_rebalance else maybe_complete(shard, group)
+    return prepare(shard, group, reason) if group.can_rebalance else maybe_complete(shard, group)
 
 
-def prepare(shard: GroupTable, group: ClassicGeneration) -> Result:
-    """Starts a rebalance. From Empty it waits the initial delay for more members; otherwise for all to rejoin."""
+def prepare(shard: GroupTable, group: ClassicGeneration, reason: str) -> Result:
+    """Starts a rebalance. From Empty it waits the initial delay for more members; otherwise for all to rejoin.
+
+    `reason` is for the log: what an operator asks first.
+    """
+    logger.info("group %s: generation %d is rebalanced: %s", group.group_id, group.generation, reason)
     if group.state is State.COMPLETING_REBALANCE:
         fail_syncs(shard, group, ErrorCode.REBALANCE_IN_PROGRESS)
     if group.sync_timer is not None:
@@ -159,7 +166,9 @@ def _expect_syncs(shard: GroupTable, group: ClassicGeneration) -> None:
         late = [group.members[member_id] for member_id in group.pending_sync if member_id in group.members]
         for member in late:
             remove_member(shard, group, member)
-        return prepare(shard, group) if late else None
+        if not late:
+            return None
+        return prepare(shard, group, f"{len(late)} members sent no SyncGroup, as {late[0].member_id}")
 
     group.sync_timer = shard.schedule(group.rebalance_timeout_ms, syncs_overdue)
 

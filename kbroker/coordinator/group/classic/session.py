@@ -36,11 +36,7 @@ def renew_session(shard: GroupTable, request: HeartbeatRequest) -> bool:
     Any thread may call it: it reads single values, each of which was true a moment ago, and moves a deadline.
     """
     group = shard.find(ClassicGeneration, request.group_id)
-    if (
-        group is None
-        or group.state is not ClassicGroupState.STABLE
-        or group.generation != request.generation_id
-    ):
+    if group is None or group.state is not ClassicGroupState.STABLE or group.generation != request.generation_id:
         return False
     instance_id = request.group_instance_id
     if instance_id is not None and group.static_members.get(instance_id) != request.member_id:
@@ -63,7 +59,9 @@ def leave(shard: GroupTable, group_id: str, leavers: list[Leaver]) -> Result:
 def remove_leavers(shard: GroupTable, group: ClassicGeneration, leavers: list[Leaver]) -> Result:
     """Removes members from a classic group."""
     errors = [_remove(shard, group, leaver) for leaver in leavers]
-    result = rebalance.members_gone(shard, group) if ErrorCode.NONE in errors else Result()
+    left = [each.member_id or each.group_instance_id for each, code in zip(leavers, errors, strict=True) if not code]
+    more = f", and {len(left) - 1} more" if len(left) > 1 else ""
+    result = rebalance.members_gone(shard, group, f"member {left[0]} left{more}") if left else Result()
     result.response = leave_response(leavers, errors)
     return result
 

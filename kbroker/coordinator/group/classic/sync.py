@@ -57,7 +57,7 @@ def _store(shard: GroupTable, group: ClassicGeneration, assignments: dict[str, b
             return None  # a member joined or left meanwhile: the parked ones were told to rejoin
         if error:
             rebalance.fail_syncs(shard, group, error)
-            return rebalance.prepare(shard, group)
+            return rebalance.prepare(shard, group, f"its assignments could not be stored: {error.name}")
         rebalance.release_syncs(shard, group, assignments)
         return None
 

@@ -83,9 +83,7 @@ def _consumer_records(shard: GroupTable, classic: ClassicGeneration) -> list[Con
     for member in classic.members.values():
         if member.is_new:
             continue  # it does not know its id yet, and rejoins without it
-        assigned = read_assignment(
-            stored.get(member.member_id, member.assignment), shard.environment.topics
-        )
+        assigned = read_assignment(stored.get(member.member_id, member.assignment), shard.environment.topics)
         since = since_epochs({}, generation, assigned)
         current = CurrentAssignment(generation, generation, assigned=assigned, since=since)
         records += [
@@ -154,7 +152,9 @@ def downgrade(
             return None
         for member in classic.members.values():
             rebalance.restart_session(shard, classic, member)
-        return rebalance.prepare(shard, classic) if classic.state is ClassicGroupState.STABLE else None
+        if classic.state is not ClassicGroupState.STABLE:
+            return None
+        return rebalance.prepare(shard, classic, "its last member of the consumer protocol is gone")
 
     records: list[Record] = [*group.tombstones(), GroupRecord(group_id, stored)]
     return Result(records=records, response=response, on_complete=converted)

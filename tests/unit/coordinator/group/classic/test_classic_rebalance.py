@@ -1,5 +1,7 @@
 """Timers, elections and departures in the classic protocol."""
 
+import logging
+
 import pytest
 
 from kbroker.coordinator.group.requests import Leaver
@@ -239,3 +241,18 @@ def test_any_protocol_type_and_opaque_metadata(protocol_type: str) -> None:
     assert (described.protocol_type, described.protocol_data) == (protocol_type, "v0")
     assert described.members[0].member_metadata == metadata
     assert described.members[0].member_assignment == b"of " + member.encode()
+
+
+def test_the_log_says_why_a_group_is_rebalanced(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    bench = Bench().start()
+    _, (leader, follower) = bench.stable(2)
+    bench.join(leader, reason="metadata\nhas changed" + "x" * 1_000)
+    line = caplog.messages[-1]
+    assert line.startswith(
+        f"group g: generation 1 is rebalanced: member {leader} joins again; the client says: 'metadata\\nhas"
+    )
+    assert len(line) < 400
+    bench.join(follower)
+    bench.leave(Leaver(follower))
+    assert caplog.messages[-1].endswith(f": member {follower} left")
