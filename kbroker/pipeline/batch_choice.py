@@ -42,22 +42,26 @@ def is_counted(columns: Iterable[str], lowest_timestamp: int, highest_timestamp:
     return INDEX_COLUMNS.issuperset(columns) and (lowest_timestamp, highest_timestamp) == ANY
 
 
-def within_time(entries: np.ndarray, lowest: int, highest: int, min_timestamp: int, late_ms: int) -> np.ndarray:
-    """A mask of the batches that can have a record within the bounds. `entries` is the whole index of an object.
+def within_time(
+    entries: np.ndarray, lowest: int, highest: int, min_timestamp: int, late_ms: int, newest_before: int
+) -> tuple[np.ndarray, int]:
+    """A mask of the batches that can have a record within the bounds, and the newest timestamp of them and before.
 
-    `min_timestamp` and `late_ms`: see ObjectRef.
+    `entries` is a piece of an object's index, `newest_before` the newest timestamp of the pieces before, TIMES_UNKNOWN
+    without any; `min_timestamp` and `late_ms`: see ObjectRef.
     """
     newest = entries["max_timestamp"].astype(np.int64)
     wanted: np.ndarray = (newest >= lowest) & (entries["record_count"] > 0)
     if highest < ANY[1]:
         wanted &= min_timestamp <= highest
-        if late_ms >= 0 and len(entries) > 1:
-            # A batch without records has no timestamp: its entry may hold any value.
-            newest[entries["record_count"] == 0] = TIMES_UNKNOWN
-            before = np.maximum.accumulate(newest)[:-1]
+        # A batch without records has no timestamp: its entry may hold any value.
+        newest[entries["record_count"] == 0] = TIMES_UNKNOWN
+        before = np.maximum.accumulate(np.concatenate([[newest_before], newest]))
+        newest_before = int(before[-1])
+        if late_ms >= 0:
             # before - late_ms <= highest, without overflow
-            wanted[1:] &= before <= min(highest + late_ms, ANY[1])
-    return wanted
+            wanted &= before[:-1] <= min(highest + late_ms, ANY[1])
+    return wanted, newest_before
 
 
 def ranges(entries: np.ndarray, wanted: np.ndarray, window_bytes: int) -> Iterator[Batches]:

@@ -18,7 +18,6 @@ import numpy as np
 from kbroker._fast.records import footer as klix_entries
 from kbroker._fast.records.batch_check import check_batches
 from kbroker.errors import CorruptionError
-from kbroker.limits import MIB
 from kbroker.pipeline import data_loss
 from kbroker.pipeline.batch_choice import (
     Batches,
@@ -30,19 +29,19 @@ from kbroker.pipeline.batch_choice import (
     within_time,
 )
 from kbroker.pipeline.bucket_view import BucketView, store_of
+from kbroker.pipeline.object_index import ObjectIndex, entries_of_all
 from kbroker.pipeline.options import OptionError, SourceOptions
 from kbroker.pipeline.plan.planned_objects import PlannedObject, objects_between
 from kbroker.pipeline.plan.splits import Share, Split, is_read_whole
 from kbroker.pipeline.read_ahead import WINDOW_BYTES, ReadAhead
 from kbroker.storage.formats.kfs_keys import SEGMENT_SUFFIX
-from kbroker.storage.formats.klix import TAIL_BYTES, KlixFooter
-from kbroker.storage.manifest.partition_state import ObjectRef
+from kbroker.storage.formats.klix import TAIL_BYTES
+from kbroker.storage.manifest.partition_state import TIMES_UNKNOWN, ObjectRef
 from kbroker.storage.stores.object_store import InvalidRange, NotFound, ObjectStore, PreconditionFailed
 
 INDEXES_AHEAD = 2
 COUNTED_WHOLE_BYTES = 64 * 1024  # when rows are only counted, a smaller image is read in one GET
 LOOK_UPS_MAX = 8  # of one share: a limit on repeated replacement
-INDEX_BYTES_MAX = 256 * MIB
 
 _REPLACED = (NotFound, PreconditionFailed, InvalidRange)
 
@@ -67,6 +66,7 @@ class _Window:
     length: int
     entries: np.ndarray | None
     first: int  # offsets below this one were read before
+    stop: int  # the offset after its batches
     rows: CountedRows | None = None
 
 
@@ -153,59 +153,68 @@ class ObjectBatchReader:
         for one, index in self._indexed(objects):
             first = max(offset, one.base_offset)
             if index is None:
-                yield _Window(one, one.start, one.length, None, first)
+                yield _Window(one, one.start, one.length, None, first, one.end_offset)
                 continue
+            choose = self._counted_windows if self._counted else self._windows_within_time
             try:
-                footer = index.result()
+                for window in choose(one, index.result().pieces(self._ahead.submit), first):
+                    yield window
+                    first = window.stop
             except _REPLACED as error:
                 raise _Replaced(one, first, error) from None
-            low = footer.find_offset(first)
-            high = int(np.searchsorted(footer.entries["base_offset"], self._share.stop))
-            if low is not None and low < high:
-                choose = self._counted_windows if self._counted else self._windows_within_time
-                yield from choose(one, footer, Batches(low, high), first)
 
-    def _indexed(self, objects: Iterator[PlannedObject]) -> Iterator[tuple[PlannedObject, Future[KlixFooter] | None]]:
+    def _indexed(self, objects: Iterator[PlannedObject]) -> Iterator[tuple[PlannedObject, Future[ObjectIndex] | None]]:
         """Yields objects with their indexes, a few of which are read ahead; None: the object is read whole."""
-        ahead: deque[tuple[PlannedObject, Future[KlixFooter] | None]] = deque()
+        ahead: deque[tuple[PlannedObject, Future[ObjectIndex] | None]] = deque()
         for one in objects:
             whole = is_read_whole(one)
             if self._counted and one.length > COUNTED_WHOLE_BYTES and not one.key.endswith(SEGMENT_SUFFIX):
                 whole = False
-            ahead.append((one, None if whole else self._ahead.submit(self._footer, one)))
+            ahead.append((one, None if whole else self._ahead.submit(self._index, one)))
             if len(ahead) > INDEXES_AHEAD:
                 yield ahead.popleft()
         yield from ahead
 
-    def _windows_within_time(
-        self, one: PlannedObject, footer: KlixFooter, batches: Batches, first: int
-    ) -> Iterator[_Window]:
-        lowest, highest = self._split.lowest_timestamp, self._split.highest_timestamp
-        wanted = within_time(footer.entries, lowest, highest, one.min_timestamp, one.late_ms)
-        places = batches.low + np.flatnonzero(wanted[batches.low : batches.high])
-        for chosen in ranges(footer.entries, places, WINDOW_BYTES):
-            yield _window(one, footer.entries, chosen, first)
+    def _wanted(self, entries: np.ndarray, first: int) -> Batches:
+        """The batches of a piece of an index that have offsets from `first` to the share's end."""
+        low = klix_entries.find_offset(memoryview(entries.view(np.uint8)), first)  # type: ignore[arg-type]
+        return Batches(low, max(low, int(np.searchsorted(entries["base_offset"], self._share.stop))))
 
-    def _counted_windows(
-        self, one: PlannedObject, footer: KlixFooter, batches: Batches, first: int
-    ) -> Iterator[_Window]:
+    def _windows_within_time(self, one: PlannedObject, pieces: Iterator[np.ndarray], first: int) -> Iterator[_Window]:
+        lowest, highest = self._split.lowest_timestamp, self._split.highest_timestamp
+        newest = TIMES_UNKNOWN
+        for entries in pieces:
+            batches = self._wanted(entries, first)
+            within, newest = within_time(entries, lowest, highest, one.min_timestamp, one.late_ms, newest)
+            places = batches.low + np.flatnonzero(within[batches.low : batches.high])
+            for chosen in ranges(entries, places, WINDOW_BYTES):
+                yield _window(one, entries, chosen, first)
+            if batches.high < len(entries):
+                return
+
+    def _counted_windows(self, one: PlannedObject, pieces: Iterator[np.ndarray], first: int) -> Iterator[_Window]:
         """Yields windows of counted rows and, between them, of batches that must be read."""
-        if footer.record_count != one.record_count:
-            raise CorruptionError(
-                f"{one.key}: the index at byte {one.start} has {footer.record_count} records, the manifest says "
-                f"{one.record_count}"
-            )
         aborted = self._share.aborted if self._options.read_committed else ()
         offsets = "offset" in self._options.columns
-        count = IndexCount(footer.entries, batches, first, self._share.stop, offsets=offsets, aborted=aborted)
-        low = batches.low
-        for chosen in (*ranges(footer.entries, count.unknown(), WINDOW_BYTES), Batches(batches.high, batches.high)):
-            if low < chosen.low:
-                rows = count.rows(Batches(low, chosen.low))
-                yield _Window(one, 0, 0, None, first, rows)
-            if chosen.low < chosen.high:
-                yield _window(one, footer.entries, chosen, first)
-            low = chosen.high
+        records = 0
+        for entries in pieces:
+            records += int(entries["record_count"].sum(dtype=np.int64))
+            batches = self._wanted(entries, first)
+            if batches.low == batches.high:
+                continue
+            count = IndexCount(entries, batches, first, self._share.stop, offsets=offsets, aborted=aborted)
+            low = batches.low
+            for chosen in (*ranges(entries, count.unknown(), WINDOW_BYTES), Batches(batches.high, batches.high)):
+                if low < chosen.low:
+                    rows = count.rows(Batches(low, chosen.low))
+                    yield _Window(one, 0, 0, None, first, _end(entries, chosen.low), rows)
+                if chosen.low < chosen.high:
+                    yield _window(one, entries, chosen, first)
+                low = chosen.high
+        if records != one.record_count:
+            raise CorruptionError(
+                f"{one.key}: the index at byte {one.start} has {records} records, the manifest says {one.record_count}"
+            )
 
     # -- one range ---------------------------------------------------------------------------------------------
 
@@ -219,9 +228,8 @@ class ObjectBatchReader:
             raise _Replaced(ref, window.first, error) from None
         data = memory
         if entries is None:
-            footer = _footer_of_all(ref, data)
-            entries = _checked(ref, footer).entries
-            data = data[: footer.data_length]
+            entries, data_length = entries_of_all(ref, data)
+            data = data[:data_length]
         index = memoryview(np.ascontiguousarray(entries).view(np.uint8))  # type: ignore[arg-type]
         try:
             check_batches(data, int(entries["base_offset"][0]), index)
@@ -229,18 +237,9 @@ class ObjectBatchReader:
             raise CorruptionError(f"{ref.key}: from byte {window.start} on: {error}") from None
         return data
 
-    def _footer(self, ref: PlannedObject) -> KlixFooter:
-        tail_bytes = min(TAIL_BYTES, ref.length)
-        if self._counted:
-            tail_bytes = int(index_bytes(np.array(ref.length)))
-        while True:
-            tail = self._get(ref, ref.start + ref.length - tail_bytes, tail_bytes)
-            footer = KlixFooter.parse(tail, ref.length, ref.key)
-            if isinstance(footer, KlixFooter):
-                return _checked(ref, footer)
-            tail_bytes = footer.tail_bytes
-            if tail_bytes > INDEX_BYTES_MAX:
-                raise CorruptionError(f"{ref.key}: an index of {tail_bytes} bytes, more than any writer makes")
+    def _index(self, ref: PlannedObject) -> ObjectIndex:
+        first_bytes = int(index_bytes(np.array(ref.length))) if self._counted else TAIL_BYTES
+        return ObjectIndex(ref, lambda start, length: self._get(ref, ref.start + start, length), first_bytes)
 
     def _get(self, ref: PlannedObject, start: int, length: int) -> memoryview:
         data = memoryview(np.empty(length, np.uint8))  # type: ignore[arg-type]
@@ -253,7 +252,13 @@ def _window(one: PlannedObject, entries: np.ndarray, chosen: Batches, first: int
     low, high = chosen
     start = int(entries["position"][low])
     length = int(entries["position"][high - 1]) + int(entries["length"][high - 1]) - start
-    return _Window(one, one.start + start, length, entries[low:high], max(first, int(entries["base_offset"][low])))
+    first = max(first, int(entries["base_offset"][low]))
+    return _Window(one, one.start + start, length, entries[low:high], first, _end(entries, high))
+
+
+def _end(entries: np.ndarray, high: int) -> int:
+    """The offset after batch `high` - 1."""
+    return int(entries["base_offset"][high - 1]) + int(entries["last_offset_delta"][high - 1]) + 1
 
 
 def _is_same(ref: ObjectRef, one: PlannedObject) -> bool:
@@ -268,24 +273,3 @@ def _is_copy(store: ObjectStore, ref: ObjectRef) -> bool:
     except (NotFound, PreconditionFailed):
         return False
     return True
-
-
-def _footer_of_all(ref: PlannedObject, data: memoryview) -> KlixFooter:
-    """The index of a completely read image. A KafScale segment has none: it is built from the batches."""
-    if ref.key.endswith(SEGMENT_SUFFIX):
-        try:
-            return KlixFooter(klix_entries.encode_batches(data), len(data))
-        except klix_entries.FooterError as error:
-            raise CorruptionError(f"{ref.key}: {error}") from None
-    footer = KlixFooter.parse(data, ref.length, ref.key)
-    assert isinstance(footer, KlixFooter)  # nothing is missing
-    return footer
-
-
-def _checked(ref: PlannedObject, footer: KlixFooter) -> KlixFooter:
-    if footer.base_offset < ref.base_offset or footer.end_offset > ref.end_offset:
-        raise CorruptionError(
-            f"{ref.key}: offsets {footer.base_offset} to {footer.end_offset} at byte {ref.start}, the manifest says "
-            f"{ref.base_offset} to {ref.end_offset}"
-        )
-    return footer

@@ -140,10 +140,18 @@ def encode_batches(const uint8_t[::1] batches not None):
 
 def verify(const uint8_t[::1] entries not None, int64_t data_length):
     """Checks every entry, and that the batches end at ``data_length``. FooterError names the first bad entry."""
+    position, _ = verify_part(entries, 0, -1)
+    if position != data_length:
+        raise FooterError(f"the entries end at byte {position}, the data at {data_length}")
+
+
+def verify_part(const uint8_t[::1] entries not None, int64_t position, int64_t last_offset):
+    """Checks some entries of an index; the batches before them end at ``position`` and ``last_offset``.
+
+    Returns the same of these. FooterError names the first bad entry.
+    """
     cdef Py_ssize_t n = _count(entries)
     cdef Py_ssize_t i
-    cdef int64_t position = 0
-    cdef int64_t last_offset = -1
     cdef int fault = 0
     cdef const uint8_t* entry
     if n > 0:
@@ -158,8 +166,7 @@ def verify(const uint8_t[::1] entries not None, int64_t data_length):
                 entry += ENTRY_BYTES
         if fault:
             raise FooterError(_FAULTS[fault], i)
-    if position != data_length:
-        raise FooterError(f"the entries end at byte {position}, the data at {data_length}")
+    return position, last_offset
 
 
 def find_offset(const uint8_t[::1] entries not None, int64_t offset):

@@ -6,17 +6,18 @@ import json
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kbroker._fast.base.crc32c import crc32c
 from kbroker._fast.records.records import build_batch
 from kbroker.limits import MIB
-from kbroker.pipeline import batch_choice, object_batches
+from kbroker.pipeline import batch_choice, object_batches, object_index
 from kbroker.pipeline.plan import batch_plan, splits
 from kbroker.pipeline.plan.plan_summary import PlanSummary
 from kbroker.pipeline.split_reader import read_split
 from kbroker.pipeline.stream.planner import StreamPlanner
-from kbroker.storage.formats.klix import encode_object
+from kbroker.storage.formats.klix import ENTRY_BYTES, TAIL_BYTES, encode_object
 from kbroker.storage.formats.object_keys import klix_key
 from tests.unit.pipeline.filter_trees import where
 from tests.unit.pipeline.random_log import TimedBucket, fill
@@ -84,6 +85,10 @@ def shrink(monkeypatch: pytest.MonkeyPatch, rng: random.Random) -> None:
     monkeypatch.setattr(splits, "WHOLE_BYTES", rng.choice((0, 0, MIB)))
     monkeypatch.setattr(object_batches, "COUNTED_WHOLE_BYTES", rng.choice((0, 0, MIB)))
     monkeypatch.setattr(object_batches, "WINDOW_BYTES", rng.choice((200, 2000, MIB)))
+    tail_bytes = rng.choice((40, 200, TAIL_BYTES))
+    monkeypatch.setattr(object_batches, "TAIL_BYTES", tail_bytes)
+    monkeypatch.setattr(object_batches, "index_bytes", lambda lengths: np.minimum(lengths, tail_bytes))
+    monkeypatch.setattr(object_index, "PIECE_BYTES", rng.choice((1, 3, 100)) * ENTRY_BYTES)
     monkeypatch.setattr(batch_choice, "GAP_BYTES", rng.choice((0, 300, MIB)))
     monkeypatch.setattr(batch_plan, "SPLIT_BYTES_MIN", rng.choice((500, MIB)))
 

@@ -8,19 +8,24 @@ import pytest
 
 from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
+from kbroker.pipeline import object_batches, object_index
 from kbroker.pipeline.data_loss import DataLossError
 from kbroker.pipeline.plan import batch_plan
 from kbroker.pipeline.plan.splits import WHOLE_BYTES, Split
 from kbroker.pipeline.split_reader import read_split
+from kbroker.storage.formats.klix import ENTRY_BYTES
 from tests.unit.pipeline.cluster_bucket import ClusterBucket
 from tests.unit.storage.read.object_bucket import batches
 
 OPTIONS = {"object.store": "memory:", "subscribe": "t", "columns": "offset,value", "splitBytes": str(100 * MIB)}
-KINDS = ("pack", "small", "large")
+KINDS = ("pack", "small", "large", "pieces")
 
 
 @pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> ClusterBucket:
+def bucket(monkeypatch: pytest.MonkeyPatch, kind: str) -> ClusterBucket:
+    if kind == "pieces":
+        monkeypatch.setattr(object_index, "PIECE_BYTES", 20 * ENTRY_BYTES)
+        monkeypatch.setattr(object_batches, "TAIL_BYTES", 40)
     made = ClusterBucket()
     made.topic("t")
     monkeypatch.setattr("kbroker.pipeline.bucket_view.store_of", lambda place: made.store)
@@ -32,6 +37,7 @@ class Written:
     """One object with all of a topic, and what a query reads of it."""
 
     def __init__(self, bucket: ClusterBucket, kind: str) -> None:
+        """ "pieces": it is large, and its index is read in pieces."""
         self._bucket = bucket
         if kind == "pack":
             bucket.topic("other")
@@ -58,9 +64,11 @@ class Written:
 def test_a_flipped_bit_anywhere_is_an_error_or_changes_nothing(bucket: ClusterBucket, kind: str) -> None:
     written = Written(bucket, kind)
     first, stop = written.ref.start, written.ref.start + written.ref.length
-    assert (written.ref.length > WHOLE_BYTES) is (kind == "large")
+    assert (written.ref.length > WHOLE_BYTES) is (kind in ("large", "pieces"))
     near = [*range(first, first + 200, 3), *range(stop - 120, stop)]
-    positions = range(first, stop) if kind != "large" else [*near, *range(first, stop, written.ref.length // 40)]
+    positions = (
+        range(first, stop) if kind in ("pack", "small") else [*near, *range(first, stop, written.ref.length // 40)]
+    )
     found = 0
     for position in positions:
         data = bytearray(written.data)

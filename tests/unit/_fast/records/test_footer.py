@@ -67,6 +67,16 @@ def test_verify_agrees_with_the_twin(entries: list[twin.TwinEntry], data: st.Dat
             footer.verify(damaged, length)
 
 
+@given(valid_entries(min_size=1), st.data())
+def test_an_index_is_verified_in_parts(entries: list[twin.TwinEntry], data: st.DataObject) -> None:
+    cut = data.draw(st.integers(0, len(entries)))
+    between = footer.verify_part(raw(entries[:cut]), 0, -1)
+    assert footer.verify_part(raw(entries[cut:]), *between) == footer.verify_part(raw(entries), 0, -1)
+    if 0 < cut < len(entries):
+        with pytest.raises(FooterError):
+            footer.verify_part(raw(entries[cut:]), 0, -1)
+
+
 @given(valid_entries(), st.integers(-5, 2**40 + 25_000), st.integers(-3, 53), st.integers(0, 25))
 def test_searches_agree_with_the_twin(entries: list[twin.TwinEntry], offset: int, timestamp: int, start: int) -> None:
     if entries:
