@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import socket
 import struct
+import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kbroker import __version__
+from kbroker.clock import Clock, SystemClock
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.limits import FRAME_BYTES_MAX
 from kbroker.protocol.api_keys import ApiKey, request_class
@@ -35,8 +37,18 @@ class ClientConnection:
     ProtocolError the connection is at an unknown position: close it.
     """
 
-    def __init__(self, connected: socket.socket, client_id: str, versions: Mapping[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        connected: socket.socket,
+        client_id: str,
+        versions: Mapping[int, int] | None = None,
+        clock: Clock | None = None,
+        wait: Callable[[float], object] | None = None,
+    ) -> None:
         self._socket = connected
+        self._clock = clock or SystemClock()
+        self._wait = wait or threading.Event().wait
+        self._throttled_until = 0.0
         self._client_id = client_id
         self._versions = versions or {ApiKey.API_VERSIONS: API_VERSIONS_VERSION}
         self._served: dict[int, tuple[int, int]] = {}  # by key: first and last version; empty: not negotiated
@@ -99,7 +111,13 @@ class ClientConnection:
         return self.receive()
 
     def send(self, request: Message, newest: int | None = None) -> None:
-        """Sends a request, whose response `receive` returns once it has returned those before. Raises as `call`."""
+        """Sends a request, whose response `receive` returns once it has returned those before. Raises as `call`.
+
+        Waits first for as long as the broker has asked for with its last answers (throttle_time_ms, KIP-219).
+        """
+        throttled_s = self._throttled_until - self._clock.monotonic()
+        if throttled_s > 0:
+            self._wait(throttled_s)
         key = request.API_KEY
         version = self._version(key, newest)
         number = next(self._numbers)
@@ -120,6 +138,8 @@ class ClientConnection:
         answered, response = decode_response_frame(key, version, self._read(length))
         if answered != number:
             raise ProtocolError(f"an answer to request {answered}, {number} expected")
+        throttled_s = getattr(response, "throttle_time_ms", 0) / 1000
+        self._throttled_until = max(self._throttled_until, self._clock.monotonic() + throttled_s)
         return response
 
     def _version(self, key: int, newest: int | None) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from kbroker.client.connection import ClientConnection
+from kbroker.clock import ManualClock
 from kbroker.errors import ProtocolError
 from kbroker.limits import FRAME_BYTES_MAX
 from kbroker.protocol.apis.cluster.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -29,8 +30,9 @@ def pair() -> Iterator[tuple[ClientConnection, socket.socket]]:
     theirs.close()
 
 
-def frame(number: int, cluster_id: str = "c") -> bytes:
-    body = encode_response(3, VERSION, MetadataResponse(cluster_id=cluster_id))
+def frame(number: int, cluster_id: str = "c", throttle_time_ms: int = 0) -> bytes:
+    response = MetadataResponse(cluster_id=cluster_id, throttle_time_ms=throttle_time_ms)
+    body = encode_response(3, VERSION, response)
     return struct.pack(">ii", len(body) + 4, number) + body
 
 
@@ -54,14 +56,35 @@ def test_requests_may_wait_for_their_answers_together(pair: tuple[ClientConnecti
     assert [connection.receive().cluster_id for _ in range(3)] == ["cluster-0", "cluster-1", "cluster-2"]
 
 
+def test_a_request_waits_for_as_long_as_the_broker_throttles() -> None:
+    """From the answer on, however many are answered meanwhile; other connections do not wait."""
+    clock = ManualClock()
+    waited: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        clock.advance(seconds)
+
+    ours, broker = socket.socketpair()
+    with ours, broker:
+        connection = ClientConnection(ours, "a-client", {3: VERSION}, clock, wait)
+        for _ in range(3):
+            connection.send(MetadataRequest(topics=[]))
+        broker.sendall(frame(0, throttle_time_ms=2000) + frame(1, throttle_time_ms=500) + frame(2))
+        for _ in range(3):
+            connection.receive()
+        clock.advance(0.5)
+        connection.send(MetadataRequest(topics=[]))
+        connection.send(MetadataRequest(topics=[]))
+    assert waited == [1.5]
+
+
 def test_a_long_request_is_sent_in_pieces_as_the_socket_takes_them() -> None:
     """More pieces than one call takes, and more bytes than the socket does."""
     ours, theirs = socket.socketpair()
     ours.settimeout(10)
     parts = [PartitionProduceData(index=index, records=bytes([index % 256]) * 20_000) for index in range(600)]
-    request = ProduceRequest(
-        acks=-1, timeout_ms=1, topic_data=[TopicProduceData(name="t", partition_data=parts)]
-    )
+    request = ProduceRequest(acks=-1, timeout_ms=1, topic_data=[TopicProduceData(name="t", partition_data=parts)])
     connection = ClientConnection(ours, "a-client", {0: VERSION})
     expected = encode_request_frame(0, VERSION, 0, "a-client", request)
     received: list[bytes] = []
