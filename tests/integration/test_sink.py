@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import threading
 from collections.abc import Iterator
@@ -89,8 +90,11 @@ def test_nulls_headers_and_partitions_are_kept(broker: BrokerProcess) -> None:
 def test_what_cannot_be_written_is_said_in_one_line(broker: BrokerProcess) -> None:
     topic = new_topic(broker, CONFLUENT, "sink-refused", 1, **{"max.message.bytes": "1000"})
     job = batch_job(broker.bootstrap, topic)
-    with pytest.raises(SinkError, match=rf"^{topic}-0: Broker: Message size too large$"):
-        write(job, 0, ["x" * 2000])
+    size = r"\(a record of 40\d\d bytes; max.message.bytes is 1000\)"
+    with pytest.raises(SinkError, match=rf"^{topic}-0: Broker: Message size too large {size}$"):
+        write(job, 0, ["small", "x" * 2000])
+    with pytest.raises(SinkError, match=r"\(a record of 40\d\d bytes; kafka.max.request.size is 3000\)$"):
+        write(batch_job(broker.bootstrap, topic, kafka__max__request__size="3000"), 0, ["x" * 2000])
     far = Job(job.options, [("value", "string"), ("partition", "int")], False, None)
     batch = pa.RecordBatch.from_pydict({"value": pa.array(["a"]), "partition": pa.array([7], pa.int32())})
     with pytest.raises(SinkError, match=rf"^{topic}-7: Local: Unknown partition$"):
@@ -224,10 +228,7 @@ def test_each_row_is_written_once_while_its_broker_dies(
     for partition in range(3):  # rows that were sent first come first
         found = [each.value for each in read_committed(broker.bootstrap, topic, 3) if each.partition == partition]
         assert found == [
-            value.encode()
-            for part in values
-            for value in part
-            if partition_of(value.encode(), 3) == partition
+            value.encode() for part in values for value in part if partition_of(value.encode(), 3) == partition
         ]
 
 
@@ -242,6 +243,20 @@ def test_rows_of_many_topics_keep_their_order(broker: BrokerProcess) -> None:
     for topic in topics:
         values = [(each.value or b"").decode() for each in read_committed(broker.bootstrap, topic)]
         assert values == [value for name, value in found if name == topic]
+
+
+@pytest.mark.parametrize("more", [{}, TRANSACTIONAL], ids=["plain", "transactional"])
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_batches_fit_into_what_a_topic_takes(broker: BrokerProcess, more: dict[str, str], codec: str) -> None:
+    """They are split where they do not, and keep their order."""
+    topic = new_topic(broker, CONFLUENT, "sink-small", 2, **{"max.message.bytes": "3000"})
+    job = batch_job(broker.bootstrap, topic, kafka__compression__type=codec, **more)
+    chosen = random.Random(3)
+    values = [f"{number}-{chosen.randbytes(chosen.randrange(200)).hex()}" for number in range(2000)]
+    commit(job, [write_rows(job, Task(0, 0, None, None), [rows(values[:1500]), rows(values[1500:])])])
+    for partition in range(2):
+        found = [each.value for each in read_committed(broker.bootstrap, topic, 2) if each.partition == partition]
+        assert found == [each.encode() for each in values if partition_of(each.encode(), 2) == partition]
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])

@@ -13,6 +13,7 @@ class UnknownPartition(RowError):
 
 class RecordTooLarge(RowError):
     partition: int
+    nbytes: int
 
 class ArrowRows:
     rows: int
@@ -26,6 +27,7 @@ class ArrowRows:
     ) -> None: ...
 
 class TopicBatches:
+    batch_bytes_max: int
     nbytes: int
     def __init__(self, partition_count: int, *, batch_bytes_max: int, record_bytes_max: int, seed: int) -> None: ...
     def add(self, rows: ArrowRows, start: int, room_bytes: int) -> int: ...

@@ -18,6 +18,7 @@ from kbroker._fast.base.varint cimport put_varlong, size_of_varlong
 cdef enum:
     MURMUR2_M = 0x5BD1E995
     STICKY_BYTES = 64 * 1024     # of rows without a key that go to one partition before another is drawn
+    RECORD_HEADER_MAX = 16       # of what a record has beside key, value and headers
 
 cdef enum:
     TAKEN_ALL = 0
@@ -41,7 +42,11 @@ class UnknownPartition(RowError):
 
 
 class RecordTooLarge(RowError):
-    """The record of a row is larger than one may be."""
+    """The record of a row is larger than one may be: `nbytes`, in a batch of its own."""
+
+    def __init__(self, message, partition, nbytes):
+        super().__init__(message, partition)
+        self.nbytes = nbytes
 
 
 # -- columns ------------------------------------------------------------------------------------------------------
@@ -269,7 +274,9 @@ cdef Taken new_taken(ArrowRows rows, int64_t start):
 cdef class TopicBatches:
     """One batch for each partition of a topic. Not thread-safe."""
     cdef int32_t partition_count
-    cdef int64_t batch_bytes_max, record_bytes_max
+    cdef public int64_t batch_bytes_max
+    cdef int64_t record_bytes_max
+    cdef int64_t too_large       # the size of a record that was refused
     cdef int32_t* counts         # of records, by partition
     cdef int64_t* sizes          # of the records' bytes
     cdef uint8_t** at            # where the next record goes
@@ -314,33 +321,42 @@ cdef class TopicBatches:
             why = self.choose(taken, rows, room_bytes, &partition)
         self.taken.append(taken)
         if why < 0:
-            raise _error(why, partition)
+            raise self.error(why, partition)
         return taken.stop
+
+    cdef object error(self, int why, int32_t partition):
+        if why == ROW_PARTITION:
+            return UnknownPartition("unknown partition", partition)
+        if why == ROW_TOO_LARGE:
+            return RecordTooLarge("the record is too large", partition, self.too_large)
+        if why == ROW_HEADER_KEY:
+            return RowError("Null header keys are not permitted")
+        return RowError("an Arrow column leaves its buffers")
 
     cdef int choose(self, Taken taken, ArrowRows rows, int64_t room_bytes, int32_t* partition) noexcept nogil:
         cdef Span key, value
-        cdef int64_t row, size, headers = 1
+        cdef int64_t row, size, contents, headers = 1
         cdef int64_t enough = self.nbytes + room_bytes
         cdef int why
         for row in range(taken.start, rows.rows):
             if take(&rows.key, row, &key) != 0 or take(&rows.value, row, &value) != 0:
                 return ROW_OUTSIDE
-            partition[0] = self.partition_of(rows, row, &key)
-            if not 0 <= partition[0] < self.partition_count:
-                return ROW_PARTITION
             if rows.headers.offsets != NULL:
                 why = size_of_headers(rows, row, &headers)
                 if why != 0:
                     return why
-            size = 2 + size_of_varlong(self.counts[partition[0]]) + size_of(&key) + size_of(&value) + headers
+            contents = size_of(&key) + size_of(&value) + headers
+            partition[0] = self.partition_of(rows, row, &key, contents)
+            if not 0 <= partition[0] < self.partition_count:
+                return ROW_PARTITION
+            size = 2 + size_of_varlong(self.counts[partition[0]]) + contents
             if size + BATCH_HEADER_BYTES > self.record_bytes_max:
+                self.too_large = size + BATCH_HEADER_BYTES
                 return ROW_TOO_LARGE
             taken.partitions[row - taken.start] = partition[0]
             taken.sizes[row - taken.start] = <int32_t>size
             size += size_of_varlong(size)
-            if self.counts[partition[0]] and (
-                self.sizes[partition[0]] + size + BATCH_HEADER_BYTES > self.batch_bytes_max
-            ):
+            if not self.has_room(partition[0], size):
                 return TAKEN_ENOUGH
             self.counts[partition[0]] += 1
             self.sizes[partition[0]] += size
@@ -351,18 +367,26 @@ cdef class TopicBatches:
                 return TAKEN_ENOUGH
         return TAKEN_ALL
 
-    cdef int32_t partition_of(self, ArrowRows rows, int64_t row, Span* key) noexcept nogil:
-        """The row's own, or by its key, else one that changes now and then (KIP-480)."""
+    cdef inline bint has_room(self, int32_t partition, int64_t nbytes) noexcept nogil:
+        return not self.counts[partition] or self.sizes[partition] + nbytes + BATCH_HEADER_BYTES <= self.batch_bytes_max
+
+    cdef int32_t partition_of(self, ArrowRows rows, int64_t row, Span* key, int64_t contents) noexcept nogil:
+        """The row's own, or by its key, else one that changes now and then, and when its batch is full (KIP-480)."""
+        cdef int32_t i
         if rows.partitions != NULL and not is_null(rows.partition_validity, rows.partition_first + row):
             return rows.partitions[rows.partition_first + row]
         if key.length >= 0:
             return <int32_t>((murmur2(key.p, key.length) & 0x7FFFFFFF) % <uint32_t>self.partition_count)
-        if self.sticky_left <= 0:
+        if self.sticky_left <= 0 or not self.has_room(self.sticky, contents + RECORD_HEADER_MAX):
             self.sticky_left = STICKY_BYTES
             self.random ^= self.random << 13
             self.random ^= self.random >> 7
             self.random ^= self.random << 17
             self.sticky = <int32_t>(self.random % <uint64_t>self.partition_count)
+            for i in range(self.partition_count):
+                if self.has_room(self.sticky, contents + RECORD_HEADER_MAX):
+                    break
+                self.sticky = self.sticky + 1 if self.sticky + 1 < self.partition_count else 0
         return self.sticky
 
     def build(self, list sequences, *, int64_t producer_id, int16_t producer_epoch, int64_t timestamp_ms,
@@ -421,16 +445,6 @@ cdef class TopicBatches:
                 p = put_headers(p, rows, row)
             self.at[partition] = p
             self.counts[partition] += 1
-
-
-cdef object _error(int why, int32_t partition):
-    if why == ROW_PARTITION:
-        return UnknownPartition("unknown partition", partition)
-    if why == ROW_TOO_LARGE:
-        return RecordTooLarge("the record is too large", partition)
-    if why == ROW_HEADER_KEY:
-        return RowError("Null header keys are not permitted")
-    return RowError("an Arrow column leaves its buffers")
 
 
 cdef bytes _sealed(bytes batch, int32_t count, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence,

@@ -12,9 +12,10 @@ from confluent_kafka import KafkaError
 
 from kbroker._fast.records.arrow_batches import RecordTooLarge, RowError, TopicBatches, UnknownPartition
 from kbroker._fast.records.compression import CODECS
-from kbroker.client.batch_producer import ROUNDS_MAX, Batch, BatchProducer, ProducerSettings, Refused
+from kbroker.client.batch_producer import REQUESTS_MAX, Batch, BatchProducer
 from kbroker.client.cluster_client import ClientError
 from kbroker.client.connection import parse_bootstrap
+from kbroker.client.producer_session import ProducerSettings, Refused
 from kbroker.clock import SystemClock
 from kbroker.errors import ErrorCode
 from kbroker.limits import KIB, MIB
@@ -97,7 +98,7 @@ class BatchWriter:
         self._record_bytes_max = min(int(client["message.max.bytes"]), RECORD_BYTES_MAX)
         self._batch_bytes_max = min(int(client.get("batch.size", BATCH_BYTES)), self._record_bytes_max)
         # What is being built, and the requests that are unanswered.
-        self._request_bytes = max(1, min(REQUEST_BYTES, buffer_bytes // (ROUNDS_MAX + 1)))
+        self._request_bytes = max(1, min(REQUEST_BYTES, buffer_bytes // (REQUESTS_MAX + 1)))
         self._is_transactional = transactional_id is not None
         self._topics: dict[str, _Topic] = {}
         self._sequences: dict[str, list[int]] = {}
@@ -116,7 +117,7 @@ class BatchWriter:
     def begin(self) -> None:
         """Gets a producer id. A transactional id fences any other producer that has it."""
         try:
-            self._producer.open()
+            self._producer.session.open()
         except ClientError as error:
             what = "transaction" if self._is_transactional else "producer id"
             raise SinkError(f"{what} at {self.options.bootstrap}: {error}") from None
@@ -135,13 +136,31 @@ class BatchWriter:
         rows = arrow_rows(batch, columns)
         start = 0
         while start < rows.rows:
-            with _sink_errors(name, columns.partition is not None):
+            with self._row_errors(name, columns.partition is not None):
                 batches = self._topic(name).batches
                 before = batches.nbytes
                 start = batches.add(rows, start, self._request_bytes - self._nbytes)
                 self._nbytes += batches.nbytes - before
             if start < rows.rows or self._nbytes >= self._request_bytes:
                 self._send()
+
+    @contextmanager
+    def _row_errors(self, topic: str, has_partitions: bool) -> Iterator[None]:
+        try:
+            with _sink_errors():
+                yield
+        except RecordTooLarge as error:
+            partition = error.partition if has_partitions else None
+            reason = f"a record of {error.nbytes} bytes; kafka.max.request.size is {self._record_bytes_max}"
+            raise SinkError(_line(topic, partition, ErrorCode.MESSAGE_TOO_LARGE, reason)) from None
+        except UnknownPartition as error:
+            if error.partition < 0:
+                raise SinkError(
+                    f"Invalid partition: {error.partition}. Partition number should always be non-negative or null."
+                ) from None
+            raise SinkError(_line(topic, error.partition, KafkaError._UNKNOWN_PARTITION)) from None
+        except RowError as error:
+            raise SinkError(str(error)) from None
 
     def _topic(self, name: str) -> _Topic:
         found = self._topics.get(name)
@@ -156,6 +175,7 @@ class BatchWriter:
                 seed=random.getrandbits(64),
             )
             found = self._topics[name] = _Topic(batches, sequences)
+        found.batches.batch_bytes_max = self._producer.batch_bytes_max.get(name, self._batch_bytes_max)
         return found
 
     def _send(self) -> None:
@@ -165,8 +185,8 @@ class BatchWriter:
             if topic.batches.nbytes
             for partition, _, records in topic.batches.build(
                 topic.sequences,
-                producer_id=self._producer.producer_id,
-                producer_epoch=self._producer.producer_epoch,
+                producer_id=self._producer.session.producer_id,
+                producer_epoch=self._producer.session.producer_epoch,
                 timestamp_ms=self._clock.now_ms(),
                 transactional=self._is_transactional,
                 codec=self._codec,
@@ -186,7 +206,7 @@ class BatchWriter:
     def abort(self) -> None:
         """Aborts the transaction if the broker answers soon; else its timeout, the next task or the driver does."""
         try:
-            self._producer.abort(ABORT_SECONDS)
+            self._producer.session.abort(ABORT_SECONDS)
         except ClientError as error:
             logger.warning("kbroker sink: a transaction was not aborted: %s", error)
 
@@ -196,24 +216,13 @@ class BatchWriter:
 
 
 @contextmanager
-def _sink_errors(topic: str = "", has_partitions: bool = False) -> Iterator[None]:
-    """Errors in the words of librdkafka. `topic` is that of the rows."""
+def _sink_errors() -> Iterator[None]:
+    """Errors in the words of librdkafka."""
     try:
         yield
     except Refused as error:
-        code = KafkaError._MSG_TIMED_OUT if error.reason else error.code
+        code = KafkaError._MSG_TIMED_OUT if error.code == ErrorCode.REQUEST_TIMED_OUT else error.code
         raise SinkError(_line(error.topic, error.partition, code, error.reason)) from None
-    except RecordTooLarge as error:
-        partition = error.partition if has_partitions else None
-        raise SinkError(_line(topic, partition, ErrorCode.MESSAGE_TOO_LARGE)) from None
-    except UnknownPartition as error:
-        if error.partition < 0:
-            raise SinkError(
-                f"Invalid partition: {error.partition}. Partition number should always be non-negative or null."
-            ) from None
-        raise SinkError(_line(topic, error.partition, KafkaError._UNKNOWN_PARTITION)) from None
-    except RowError as error:
-        raise SinkError(str(error)) from None
     except ClientError as error:
         raise SinkError(str(error)) from None
 

@@ -182,6 +182,8 @@ class SinkProducer:
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and self._failure is None:
             why = f" ({self._broker_error})" if self._broker_error and error.code() == KafkaError._MSG_TIMED_OUT else ""
+            if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                why = f" (a record of {len(message)} bytes, or its batch, is above the topic's max.message.bytes)"
             self._failure = f"{message.topic()}{_suffix(message.partition())}: {error.str()}{why}"
 
     def _on_error(self, error: KafkaError) -> None:

@@ -6,12 +6,12 @@ taking the transactional id for itself (InitProducerId), which fences a task tha
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from kbroker.client.cluster_client import ClientError, ClusterClient, CoordinatorKind, Timeouts
+from kbroker.client.first_contact import reached
 from kbroker.errors import ErrorCode, error_name
 from kbroker.pipeline.sink.errors import SinkError
 from kbroker.pipeline.sink.options import SinkOptions
@@ -21,8 +21,6 @@ from kbroker.protocol.apis.transactions.k65_describe_transactions import Describ
 from kbroker.protocol.apis.transactions.k66_list_transactions import ListTransactionsRequest
 from kbroker.protocol.fields import Message
 from kbroker.retry_policy import RetryPolicy
-
-logger = logging.getLogger(__name__)
 
 CONTACT_SECONDS = 2.5
 REQUEST_SECONDS = 30.0
@@ -45,18 +43,10 @@ def connect(options: SinkOptions) -> ClusterClient:
     Its requests are retried as long as a record is.
     """
     timeouts = Timeouts(REQUEST_SECONDS, options.delivery_timeout_s, CONTACT_SECONDS)
-    failure: ClientError | None = None
-    for _ in RetryPolicy(options.delivery_timeout_s, wait_max_s=1.0).attempts():
-        client = ClusterClient(options.bootstrap, "kbroker-spark", timeouts)
-        try:
-            client.cluster_id()
-            return client
-        except ClientError as error:
-            client.close()
-            if failure is None:
-                logger.warning("kbroker sink: %s; trying for %.0f s", error, options.delivery_timeout_s)
-            failure = error
-    raise SinkError(str(failure))
+    try:
+        return reached(options.bootstrap, "kbroker-spark", timeouts)
+    except ClientError as error:
+        raise SinkError(str(error)) from None
 
 
 class Transactions:

@@ -111,6 +111,26 @@ def test_taking_ends_with_a_full_batch_or_with_enough() -> None:
     assert made.nbytes == 109
 
 
+def test_rows_without_a_key_fill_the_batches_of_all_partitions() -> None:
+    """A small limit leaves each partition a batch before a request is full."""
+    rows = rows_of({"value": pa.array([b"x" * 100] * 500, pa.binary())})
+    made = batches(12, batch_bytes_max=1000)
+    taken = made.add(rows, 0, MUCH)
+    found = built(made, [0] * 12)
+    assert len(found) == 12
+    assert all(900 <= len(batch) <= 1000 for batch in found.values())
+    assert taken == sum(header.record_count for batch in found.values() for header, _ in iter_batches(batch))
+
+
+def test_a_limit_can_be_lowered_between_batches() -> None:
+    rows = rows_of({"value": pa.array([b"x" * 100] * 50, pa.binary())})
+    made = batches(1, batch_bytes_max=1000)
+    assert made.add(rows, 0, MUCH) == 8
+    built(made, [0])
+    made.batch_bytes_max = 500
+    assert made.add(rows, 8, MUCH) == 12
+
+
 def test_a_record_larger_than_a_batch_has_one_of_its_own() -> None:
     rows = rows_of({"value": pa.array([b"", b"x" * 5000, b""], pa.binary())})
     made = batches(1, batch_bytes_max=1000)
@@ -137,6 +157,8 @@ def test_a_wrong_row_is_refused_and_those_before_it_are_kept(columns: dict[str, 
     with pytest.raises(error) as caught:
         made.add(rows, 0, MUCH)
     assert type(caught.value) is error
+    if isinstance(caught.value, RecordTooLarge):
+        assert caught.value.nbytes == 61 + 2 + 1 + 2 + 2000 + 2 + 1
     (batch,) = built(made, [0, 0, 0]).values()
     assert [each.value for each in iter_records(batch)] == [b"a"]
 
