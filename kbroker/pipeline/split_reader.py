@@ -13,13 +13,14 @@ from kbroker.errors import CorruptionError
 from kbroker.limits import MIB
 from kbroker.pipeline import data_loss
 from kbroker.pipeline.batch_choice import is_counted
-from kbroker.pipeline.broker_tail import Aborted, BrokerTail, OffsetGone
+from kbroker.pipeline.broker_tail import FETCH_BYTES, Aborted, BrokerTail, OffsetGone
 from kbroker.pipeline.columns import BatchMaker
 from kbroker.pipeline.object_batches import ObjectBatchReader
 from kbroker.pipeline.options import OptionError, SourceOptions, parse_options
 from kbroker.pipeline.plan.splits import Share, Split
 from kbroker.pipeline.read_ahead import ReadAhead, memory_bytes_for
 from kbroker.pipeline.row_count import counted_batches
+from kbroker.protocol.fields import Bytes
 
 ROWS_MAX = 64 * 1024  # of an Arrow batch
 BYTES_MAX = 1 * MIB  # the last record in it may exceed this
@@ -38,12 +39,12 @@ def read_split(given: Mapping[str, str], split: Split) -> Iterator[pa.RecordBatc
             if counted and not share.tail:
                 yield from counted_batches(options, split, share, ahead)
                 continue
-            source = _tail(options, split, share) if share.tail else _objects(options, split, share, ahead)
+            source = _tail(options, split, share, ahead) if share.tail else _objects(options, split, share, ahead)
             yield from _rows(options, ahead, source, share, split)
 
 
 # Whole batches, their source, the first offset to take from them, and their aborted ranges.
-Source = Iterator[tuple[bytes | memoryview, str, int, Aborted | None]]
+Source = Iterator[tuple[Bytes, str, int, Aborted | None]]
 
 
 def _rows(
@@ -82,12 +83,16 @@ def _objects(options: SourceOptions, split: Split, share: Share, ahead: ReadAhea
         yield data, where, first, aborted
 
 
-def _tail(options: SourceOptions, split: Split, share: Share) -> Source:
+def _tail(options: SourceOptions, split: Split, share: Share, ahead: ReadAhead) -> Source:
     assert options.bootstrap is not None
     with closing(BrokerTail(options.bootstrap, retries_connect=True)) as broker:  # the driver has just reached one
         broker.check_cluster(split.cluster_id)
         found = broker.batches(
-            share.topic, share.partition, share.first, share.stop, read_committed=options.read_committed
+            (share.topic, share.partition),
+            share.first,
+            share.stop,
+            read_committed=options.read_committed,
+            fetch_bytes=min(FETCH_BYTES, ahead.ahead_bytes),
         )
         try:
             for data, aborted in found:

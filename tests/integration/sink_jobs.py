@@ -67,7 +67,7 @@ def read_committed(bootstrap: str, topic: str, partitions: int = 1) -> list[Foun
         return [
             found
             for index in range(partitions)
-            for data, aborted in with_ends.batches(topic, index, 0, ends[topic, index], read_committed=True)
+            for data, aborted in with_ends.batches((topic, index), 0, ends[topic, index], read_committed=True)
             for found in _records(index, data, aborted)
         ]
     finally:

@@ -244,7 +244,7 @@ def _check_other_readers(broker: BrokerProcess, written: Written) -> None:
     offsets = [each.offset() for each in messages]
     assert [json.loads(line)["offset"] for line in run.stdout.splitlines()] == offsets
     tail = BrokerTail(broker.bootstrap)  # what a Spark query reads of the part that was not flushed when it was planned
-    found = tail.batches(written.topic, 0, 0, max(offsets) + 1, read_committed=True)
+    found = tail.batches((written.topic, 0), 0, max(offsets) + 1, read_committed=True)
     assert [
         record.offset for data, _ in found for _, batch in iter_batches(data) for record in iter_records(batch)
     ] == offsets

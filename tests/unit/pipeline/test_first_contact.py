@@ -42,7 +42,8 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bucket_view, "CONTACT_READ_SECONDS", 0.2)
     for module in (broker_tail, replay_producer):
         monkeypatch.setattr(module, "CONTACT_SECONDS", 0.2)
-        monkeypatch.setattr(module, "TIMEOUT_SECONDS", 1e6)
+    monkeypatch.setattr(broker_tail, "TIMEOUT_SECONDS", 1e6)
+    monkeypatch.setattr(broker_tail, "RETRY_SECONDS", 1e6)
 
 
 @pytest.mark.parametrize("kind", ["silent", "closed"])
