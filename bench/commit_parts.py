@@ -12,13 +12,12 @@ from __future__ import annotations
 import argparse
 import gc
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from kbroker.cluster.protocol.commits import Commits
-from kbroker.cluster.protocol.ledger_copy import LedgerCopy, LogCopy
-from kbroker.cluster.protocol.manifest_state import ManifestState
+from kbroker.cluster.protocol.ledger_copy import LedgerCopy
 from kbroker.cluster.protocol.messages import (
     CommitAnswer,
     CommitRequest,
@@ -33,9 +32,11 @@ from kbroker.cluster.protocol.messages import (
 )
 from kbroker.cluster.protocol.record_builder import RecordBuilder
 from kbroker.storage.formats.object_keys import pack_key
+from kbroker.storage.ledger.log_copy import LogCopy
 from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.leadership import Mode, Move, NewPartition, Registration
+from kbroker.storage.manifest.manifest_copy import ManifestCopy
 from kbroker.storage.manifest.partition_state import ProducerEntry, RefRow, pack_times
 from kbroker.storage.manifest.record import FileEntry, ManifestRecord, PartitionDelta
 from kbroker.storage.manifest.record_apply import apply_record
@@ -130,15 +131,16 @@ class Bench:
     def _copy(self, epoch: int) -> LedgerCopy[Topics]:
         """The one that may write owns the log first."""
 
-        def log(kind: str, new_state: Callable[[], Any]) -> LogCopy[Any]:
-            copy = LogCopy(NumberedLog(self.store, f"root/_{kind}", 0, bytes(16)), kind, new_state)
+        def log(kind: str) -> NumberedLog:
+            return NumberedLog(self.store, f"root/_{kind}", 0, bytes(16))
+
+        manifest, metadata = ManifestCopy(log("manifest"), "root/"), LogCopy(log("changes"), "changes", Topics)
+        for copy in (manifest, metadata):
             copy.write_as(epoch)
             copy.load()
             if epoch:
                 copy.seal()
-            return copy
-
-        ledger: LedgerCopy[Topics] = LedgerCopy(log("manifest", lambda: ManifestState("root/")), log("changes", Topics))
+        ledger: LedgerCopy[Topics] = LedgerCopy(manifest, metadata)
         self._lead(ledger.image)
         return ledger
 
@@ -201,7 +203,7 @@ class Bench:
             pass
         for record in records:
             with cpu.of("take"):
-                taken = self.other.log(Log.MANIFEST).take(record)
+                taken = self.other.log(Log.MANIFEST).take(record.epoch, record.number, record.record)
             assert taken
         self._end(cpu)
         return cpu.seconds

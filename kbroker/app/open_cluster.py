@@ -165,7 +165,7 @@ def open_cluster(
             part_version=lambda: topics.image.forms.part,
         )
         _load_manifest(manifest, store, keys)
-        manifest_log.seal_previous()
+        manifest.seal()
         topics.load()
         _check_together(topics, manifest, keys)
         _choose_level(topics, config.feature_level)

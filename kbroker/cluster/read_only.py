@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from kbroker.clock import SystemClock
 from kbroker.cluster.image import ImageBuilder, MetadataImage, image_from_json
 from kbroker.cluster.records import parse_payload
 from kbroker.errors import CorruptionError
@@ -14,7 +13,7 @@ from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.ledger.numbered_log_format import NONCE_BYTES
 from kbroker.storage.ledger.ownership import discover_clusters
 from kbroker.storage.manifest.image import ManifestImage
-from kbroker.storage.manifest.manifest import Manifest
+from kbroker.storage.manifest.manifest_copy import ManifestCopy
 from kbroker.storage.stores.object_store import ObjectStore, StoreError, StoreUnavailable
 from kbroker.storage.stores.store_wrappers import StoreWrapper
 
@@ -57,7 +56,13 @@ class TopicsReader:
 
     def refresh(self) -> None:
         """Reads what has been written since. Raises StoreError, CorruptionError, and then changes nothing."""
-        self._log = _refreshed(self._log, self._load)
+        if self._log is not None:
+            try:
+                self._log.follow()
+            except (StoreUnavailable, CorruptionError):
+                self._log = None  # a checkpoint replaced records, or one could not be applied
+        if self._log is None:
+            self._log = retried(self._load)
         if self._builder.number != self.topics.number:
             self.topics = self._builder.build()
             self._builder = ImageBuilder(self.topics)
@@ -80,32 +85,25 @@ class ManifestReader:
     """The manifest, as of the last ``refresh``, which may change the image or replace it. Not thread-safe."""
 
     def __init__(self, store: ObjectStore, keys: ObjectKeys) -> None:
-        self.image = ManifestImage(keys.root)
-        self._store = store
-        self._keys = keys
-        self._log: NumberedLog | None = None
+        log = NumberedLog(store, keys.manifest_dir, READER_EPOCH, bytes(NONCE_BYTES))
+        self._copy = ManifestCopy(log, keys.root)
+        if isinstance(store, StoreWrapper):
+            self._copy.on_reloaded = lambda: store.learn(self.image)
+
+    @property
+    def image(self) -> ManifestImage:
+        """What the bucket had."""
+        return self._copy.state.image
 
     def refresh(self) -> None:
         """Reads what has been written since. Raises StoreError, CorruptionError."""
-        self._log = _refreshed(self._log, self._load)
-
-    def _load(self) -> NumberedLog:
-        log = NumberedLog(self._store, self._keys.manifest_dir, READER_EPOCH, bytes(NONCE_BYTES))
-        self.image = Manifest(log, SystemClock(), root=self._keys.root).load()
-        if isinstance(self._store, StoreWrapper):
-            self._store.learn(self.image)
-        return log
-
-
-def _refreshed(log: NumberedLog | None, load: Callable[[], NumberedLog]) -> NumberedLog:
-    """The log, read to its end: followed if possible, else loaded."""
-    if log is not None:
-        try:
-            log.follow()
-            return log
-        except (StoreUnavailable, CorruptionError):
-            pass  # a checkpoint replaced records, or the image could not apply one
-    return retried(load)
+        if self._copy.is_loaded:
+            try:
+                self._copy.follow()
+                return
+            except (StoreUnavailable, CorruptionError):
+                pass  # a checkpoint replaced records, or the image could not apply one
+        retried(self._copy.load)
 
 
 def retried(load: Callable[[], T]) -> T:

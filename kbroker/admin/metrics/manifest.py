@@ -40,5 +40,5 @@ class ManifestMetrics:
         yield REFERENCES.value(manifest.image.reference_count)
         yield RECORDS.value(manifest.records)
         yield SINCE_CHECKPOINT.value(manifest.records_since_checkpoint)
-        yield CHECKPOINT_AGE.value(manifest.checkpoint_age_seconds)
-        yield CHECKPOINT_SECONDS.value(manifest.checkpoint_seconds)
+        yield CHECKPOINT_AGE.value(manifest.checkpoints.age_seconds)
+        yield CHECKPOINT_SECONDS.value(manifest.checkpoints.seconds)

@@ -85,7 +85,7 @@ class ClusterBroker:
     def deliver(self, message: Message) -> None:
         """Takes in a message. Returns at once."""
         if isinstance(message, StreamedRecord):
-            if not self.ledger.log(message.log).take(message):
+            if not self.ledger.log(message.log).take(message.epoch, message.number, message.record):
                 self.gaps.add(message.log)
         elif isinstance(message, CommitAnswer):
             if self.leadership is not None:

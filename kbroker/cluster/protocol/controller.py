@@ -99,10 +99,9 @@ class Controller:
         self._deleting = False
         self._checkpointing: set[Log] = set()
         self._sealed: set[Log] = set()
-        self._draft: _Draft | None = None  # not known to be stored
+        self._draft: _Draft | None = None  # not known to be stored: the copy has it in doubt, or is about to append it
         self._changes: deque[MetadataChange] = deque()
         self._unchanged: list[tuple[MetadataChange, int]] = []  # changes that are there already, as of a record
-        self._change: tuple[MetadataChange, Any] | None = None  # as `_draft`
 
     @property
     def leads(self) -> bool:
@@ -188,9 +187,8 @@ class Controller:
 
     def may_release(self) -> bool:
         """Every row was left clean, and no record is under way that says otherwise."""
-        drafts = self._draft is not None or self._change is not None
-        is_busy = self._ledger.manifest.is_busy or self._ledger.metadata.is_busy
-        return not drafts and not is_busy and is_all_clean(self._ledger.image)
+        is_settled = self._ledger.manifest.can_read and self._ledger.metadata.can_read
+        return is_settled and is_all_clean(self._ledger.image)
 
     def resign(self, reason: str) -> None:
         """Ends the term: no verdict, no record any more. What is on its way to the store is not taken back."""
@@ -240,30 +238,31 @@ class Controller:
         copy = self._ledger.manifest
         if not self.leads or copy.is_busy:
             return False
-        if self._draft is None:
-            self._draft = self._draft_record()
-        draft = self._draft
-        if draft is None:
-            return False
         try:
-            number = copy.append(draft.payload, partial(copy.state.apply_checked, draft.checked))
+            if copy.settle() is not None:
+                return True
+            draft = self._draft = self._draft or self._draft_record()
+            if draft is None:
+                return False
+            apply = partial(copy.state.apply_checked, draft.checked)
+            copy.append(draft.payload, apply, partial(self._manifest_stored, draft))
         except StoreError as error:
             logger.warning("manifest record in doubt: %s", error)
-            return True
         except ValueError as error:
             logger.warning("manifest record split: %s", error)
+            if self._draft is not None:
+                self.builder.put_back(self._draft.joined)
             self._draft = None
-            self.builder.put_back(draft.joined)
-            return True
         except (Fenced, CorruptionError) as error:
             self.resign(str(error))
-            return True
+        return True
+
+    def _manifest_stored(self, draft: _Draft, number: int) -> None:
         self._draft = None
         if self.leads:
             self._publish(Log.MANIFEST, number, draft.payload)
             for destination, answer in draft.joined.stored_answers(number):
                 self._transport.send(destination, answer)
-        return True
 
     def _draft_record(self) -> _Draft | None:
         joined = self.builder.build()
@@ -277,33 +276,36 @@ class Controller:
         copy = self._ledger.metadata
         if not self.leads or copy.is_busy:
             return False
-        while self._change is None:
-            if not self._changes:
+        try:
+            if copy.settle() is not None:
+                return True
+            found = self._next_change()
+            if found is None:
                 return False
+            change, payload = found
+            copy.append(payload, None, partial(self._metadata_stored, change, payload))
+        except StoreError as error:
+            logger.warning("metadata record in doubt: %s", error)
+        except ValueError as error:
+            logger.warning("metadata change dropped: %s", error)
+        except (Fenced, CorruptionError) as error:
+            self.resign(str(error))
+        return True
+
+    def _next_change(self) -> tuple[MetadataChange, Any] | None:
+        """The next one that changes something, and its record."""
+        while self._changes:
             change = self._changes.popleft()
             payload = change.payload(self._ledger.topics)
             if payload is not None:
-                self._change = change, payload
-            else:
-                self._unchanged.append((change, copy.number))
-        change, payload = self._change
-        try:
-            number = copy.append(payload)
-        except StoreError as error:
-            logger.warning("metadata record in doubt: %s", error)
-            return True
-        except ValueError as error:
-            logger.warning("metadata change dropped: %s", error)
-            self._change = None
-            return True
-        except (Fenced, CorruptionError) as error:
-            self.resign(str(error))
-            return True
-        self._change = None
+                return change, payload
+            self._unchanged.append((change, self._ledger.metadata.number))
+        return None
+
+    def _metadata_stored(self, change: MetadataChange, payload: Any, number: int) -> None:
         if self.leads:
             self._publish(Log.METADATA, number, payload)
             change.done(number)
-        return True
 
     def _publish(self, log: Log, number: int, payload: Any) -> None:
         """§3: sends a record to every broker, once the store has it, and before the answers that rest on it."""

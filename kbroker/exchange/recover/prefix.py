@@ -31,8 +31,8 @@ from kbroker.storage.ledger.numbered_log_format import (
 from kbroker.storage.ledger.numbered_log_format import VERSION as LOG_VERSION
 from kbroker.storage.manifest.checkpoint import read_checkpoint
 from kbroker.storage.manifest.image import ManifestImage
-from kbroker.storage.manifest.manifest import PARTS_SUFFIX, RECORD_KIND
-from kbroker.storage.manifest.parts import PartFolder
+from kbroker.storage.manifest.kept_parts import part_folder
+from kbroker.storage.manifest.manifest_copy import RECORD_KIND
 from kbroker.storage.manifest.record import CHECKPOINT_VERSION, COLUMNS_VERSION, ManifestRecord
 from kbroker.storage.manifest.record_apply import apply_payload
 from kbroker.storage.manifest.record_columns import version_of
@@ -85,7 +85,7 @@ class PrefixReader:
 
     def _newest_checkpoint(self) -> ReadablePrefix:
         prefix = ReadablePrefix(ManifestImage(self._keys.root))
-        parts = PartFolder(self._store, self._keys.manifest_dir + PARTS_SUFFIX)
+        parts = part_folder(self._store, self._keys.manifest_dir)
         for number in sorted(self._checkpoints, reverse=True):
             key = self._directory + checkpoint_name(number)
             try:

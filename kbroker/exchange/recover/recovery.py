@@ -31,8 +31,8 @@ from kbroker.storage.ledger.numbered_log_format import NONCE_BYTES
 from kbroker.storage.ledger.ownership import Claim, Superseded, claim, newest_claim
 from kbroker.storage.manifest.checkpoint import CheckpointWriter, read_checkpoint
 from kbroker.storage.manifest.image import ManifestImage
-from kbroker.storage.manifest.manifest import PARTS_SUFFIX, Manifest
-from kbroker.storage.manifest.parts import PartFolder
+from kbroker.storage.manifest.kept_parts import part_folder
+from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.stores.object_store import ObjectStore, StoreError
 
 CLAIM_HOST = "kbroker-recover:"  # prefix of the host in its claim
@@ -228,7 +228,7 @@ class Recovery:
 
     def _checkpoint(self, image: ManifestImage, epoch: int) -> object:
         """Stores the parts; the checkpoint is read back as a start reads it, which checks all of it."""
-        parts = PartFolder(self._store, self._keys.manifest_dir + PARTS_SUFFIX, epoch)
+        parts = part_folder(self._store, self._keys.manifest_dir, epoch)
         version = load_topics(self._store, self._keys).forms.part
         writer = CheckpointWriter(parts, lambda: version)
         payload = writer.store(writer.snapshot(image))

@@ -150,7 +150,7 @@ class Publisher:
         manifest.load()
         if log.last_number == 0:
             raise CorruptionError(f"{self.keys.manifest_dir}: there is no manifest")
-        log.seal_previous()
+        manifest.seal()
 
         def rules_of(topic_id: bytes, partition: int) -> PlaceRules | None:
             topic = topics.by_id.get(topic_id)

@@ -61,9 +61,10 @@ class WaitingCommits:
             self._waiting.append(commit)
 
     def withdraw(self, commit: Commit) -> None:
-        """One that its caller has given up."""
+        """One that its caller has given up; without effect if it is being committed."""
         with self._lock:
-            self._waiting.remove(commit)
+            if commit in self._waiting:
+                self._waiting.remove(commit)
 
     def put_back(self, commits: Sequence[Commit]) -> None:
         """Some that were refused together: each gets a record of its own."""

@@ -9,12 +9,13 @@ from kbroker.cluster.protocol.broker import ClusterBroker, Surroundings
 from kbroker.cluster.protocol.claims import ControllerClaims
 from kbroker.cluster.protocol.commits import Commits
 from kbroker.cluster.protocol.controller import Controller, Phase
-from kbroker.cluster.protocol.ledger_copy import LedgerCopy, LogCopy
-from kbroker.cluster.protocol.manifest_state import ManifestState
+from kbroker.cluster.protocol.ledger_copy import LedgerCopy
 from kbroker.cluster.protocol.messages import Log, Message, PartitionId
 from kbroker.cluster.protocol.registration import Description, SavedIdentity, Start
 from kbroker.retry_policy import RetryPolicy
+from kbroker.storage.ledger.log_copy import LogCopy
 from kbroker.storage.ledger.numbered_log import NumberedLog
+from kbroker.storage.manifest.manifest_copy import ManifestCopy
 from kbroker.storage.stores.object_store import StoreError
 from tests.simulation.cluster.bucket import BrokerStore
 from tests.simulation.cluster.clients import Transaction, Waiter
@@ -126,14 +127,11 @@ class Broker:
         world.note("b%d starts on %s, saved number %s", self.node, disk.directory_id, disk.saved_number)
         store = BrokerStore(world.bucket, process, world.rng)
 
-        def copy_of(directory: str, kind: str, new_state: Callable[[], Any]) -> LogCopy[Any]:
-            nonce = world.new_id().to_bytes(16, "big")
-            return LogCopy(NumberedLog(store, directory, 0, nonce, retries=ONCE), kind, new_state)
+        def log_in(directory: str) -> NumberedLog:
+            return NumberedLog(store, directory, 0, world.new_id().to_bytes(16, "big"), retries=ONCE)
 
-        ledger: LedgerCopy[Topics] = LedgerCopy(
-            copy_of(KEYS.manifest_dir, "manifest", lambda: ManifestState(KEYS.root)),
-            copy_of(KEYS.metadata_dir, "changes", Topics),
-        )
+        manifest = ManifestCopy(log_in(KEYS.manifest_dir), KEYS.root)
+        ledger: LedgerCopy[Topics] = LedgerCopy(manifest, LogCopy(log_in(KEYS.metadata_dir), "changes", Topics))
 
         def save(identity: SavedIdentity) -> None:
             disk.saved_number, disk.nonces = identity.number, identity.nonces

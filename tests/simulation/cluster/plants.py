@@ -27,7 +27,7 @@ from kbroker.cluster.protocol import (
 )
 from kbroker.cluster.protocol.append_parts import all_parts
 from kbroker.cluster.protocol.messages import CommitAnswer, CommitRequest, PartAnswer, PartKind, Verdict
-from kbroker.storage.ledger import numbered_log, ownership
+from kbroker.storage.ledger import log_copy, numbered_log, ownership
 from kbroker.storage.manifest import record_check, tails
 from kbroker.storage.manifest.leadership import Mode
 from kbroker.storage.stores.object_store import PreconditionFailed, StoreUnavailable
@@ -432,7 +432,7 @@ RULES = {
     ),
     "seal-then-read": Rule(
         "3", "a controller seals both logs before it reads them and judges",
-        wrapped(ledger_copy.LogCopy, "seal", judging_before_reading),
+        wrapped(log_copy.LogCopy, "seal", judging_before_reading),
     ),
     "claim-look": Rule(
         "3", "a controller that finds a higher claim resigns; elected again, it claims again",
@@ -466,11 +466,11 @@ RULES = {
     ),
     "checkpoint-number": Rule(
         "3", "a checkpoint holds the state as of the record that it is named for",
-        replaced(ledger_copy.LogCopy, "checkpoint", numbered_later), CHECKPOINTS,
+        replaced(log_copy.LogCopy, "checkpoint", numbered_later), CHECKPOINTS,
     ),
     "truncated": Rule(
         "3", "a copy that needs records that a checkpoint has replaced loads the log",
-        wrapped(ledger_copy.LogCopy, "follow", following_what_is_left), CHECKPOINTS,
+        wrapped(log_copy.LogCopy, "follow", following_what_is_left), CHECKPOINTS,
     ),
     "claim-refused": Rule(
         "3", "a job, a single broker and another etcd are refused until the claim is released",

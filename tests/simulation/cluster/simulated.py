@@ -11,10 +11,9 @@ from typing import Any
 
 import zstandard
 
-from kbroker.cluster.protocol import manifest_state
 from kbroker.storage.ledger import loaded_log, numbered_log, numbered_log_format
 from kbroker.storage.ledger.numbered_log_format import Frame
-from kbroker.storage.manifest import parts, record_apply
+from kbroker.storage.manifest import manifest_copy, parts, record_apply
 from tests.simulation.cluster import codec, truth
 from tests.simulation.cluster.tasks import Lock
 from tests.simulation.tasks import InlineExecutor
@@ -68,7 +67,7 @@ def simulated() -> Iterator[None]:
     replacements.set(loaded_log, "decode_frame", remembering_frames(loaded_log.decode_frame))
     replacements.set(truth, "read_record", codec.read_record)
     replacements.set(record_apply, "parse_record", codec.read_record)
-    replacements.set(manifest_state, "encode_record", codec.encode_record)
+    replacements.set(manifest_copy, "encode_record", codec.encode_record)
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     gc.freeze()

@@ -386,7 +386,7 @@ def test_a_crash_in_a_round_leaves_a_reservation_that_expires(storage):
     storage.close()
     after = Storage(storage.directory, storage.store, epoch=2)
     try:
-        after.manifest.image = image
+        after.manifest.copy.state.image = image
         after.add_topic("t", 1, file_delete_delay_ms=0, **COMPACT)
         after.clock.advance(3)
         assert BucketAudit(after.store, KEYS, image).orphans == []

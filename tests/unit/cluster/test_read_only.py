@@ -15,7 +15,8 @@ from kbroker.errors import CorruptionError
 from kbroker.storage.formats.object_keys import ObjectKeys, klix_key
 from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.ledger.ownership import claim
-from kbroker.storage.manifest.manifest import RECORD_KIND, Manifest
+from kbroker.storage.manifest.manifest import Manifest
+from kbroker.storage.manifest.manifest_copy import RECORD_KIND
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import StoreError, StoreUnavailable
 from tests.unit.storage.manifest.changes import change_of

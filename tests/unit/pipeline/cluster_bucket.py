@@ -14,7 +14,7 @@ from kbroker.pipeline.options import Place
 from kbroker.pipeline.plan.splits import Split
 from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.ledger.ownership import claim
-from kbroker.storage.manifest.manifest import RECORD_KIND
+from kbroker.storage.manifest.manifest_copy import RECORD_KIND
 from kbroker.storage.stores.object_store import ObjectStore
 from tests.unit.storage.read.object_bucket import KEYS, NOW, ObjectBucket, topic_id
 

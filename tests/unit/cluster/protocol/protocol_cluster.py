@@ -11,14 +11,14 @@ from kbroker.cluster.protocol.claims import ControllerClaims
 from kbroker.cluster.protocol.commits import Commits
 from kbroker.cluster.protocol.controller import Controller
 from kbroker.cluster.protocol.leadership import Leadership
-from kbroker.cluster.protocol.ledger_copy import LedgerCopy, LogCopy, TopicState
-from kbroker.cluster.protocol.manifest_state import ManifestState
+from kbroker.cluster.protocol.ledger_copy import LedgerCopy, TopicState
 from kbroker.cluster.protocol.messages import CONTROLLER, EVERY_BROKER, Destination, Log, Message, PartitionId
 from kbroker.cluster.protocol.registration import Description, SavedIdentity, Start
 from kbroker.retry_policy import RetryPolicy
+from kbroker.storage.ledger.log_copy import LogCopy
 from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.manifest.leadership import Mode
-from kbroker.storage.manifest.parts import PartFolder
+from kbroker.storage.manifest.manifest_copy import ManifestCopy
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import ObjectStore
 from tests.unit.cluster.protocol.protocol_fakes import Around, Logs, Topics, append_part, file, pack
@@ -41,8 +41,7 @@ class Broker(ClusterBroker):
         manifest = NumberedLog(store, root + "_manifest", 0, nonce, retries=ONCE)
         metadata = NumberedLog(store, root + "_metadata", 0, nonce, retries=ONCE)
         ledger: LedgerCopy[Any] = LedgerCopy(
-            LogCopy(manifest, "manifest", lambda: ManifestState(root, PartFolder(store, root + "_manifest_parts"))),
-            LogCopy(metadata, "changes", cluster.new_topics),
+            ManifestCopy(manifest, root), LogCopy(metadata, "changes", cluster.new_topics)
         )
         claims = ControllerClaims(store, root, identity.directory_id, ETCD, self.clock, host=name, pid=1, retries=ONCE)
         super().__init__(ledger, start, Surroundings(self, cluster, cluster, self.clock, claims, store, self.logs))

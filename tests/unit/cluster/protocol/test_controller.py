@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from kbroker.cluster.protocol.controller import Phase
-from kbroker.cluster.protocol.ledger_copy import LogCopy
-from kbroker.cluster.protocol.manifest_state import ManifestState
 from kbroker.cluster.protocol.messages import CommitAnswer, Log, Positions, StreamedRecord, Verdict
 from kbroker.cluster.protocol.registration import SavedIdentity
+from kbroker.storage.ledger.log_copy import LogCopy
 from kbroker.storage.manifest.leadership import Mode
+from kbroker.storage.manifest.manifest_copy import ManifestState
 from kbroker.storage.manifest.record_decode import read_record
 from kbroker.storage.stores.object_store import StoreUnavailable
 from kbroker.storage.stores.store_faults import Fault, FaultyStore, When

@@ -13,6 +13,7 @@ from kbroker.storage.manifest import parts as manifest_parts
 from kbroker.storage.manifest.checkpoint import read_checkpoint
 from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.manifest.parts import PartFolder
+from kbroker.storage.manifest.record_encode import encode_record
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import StoreUnavailable
 from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
@@ -119,6 +120,66 @@ def test_a_record_in_doubt_is_settled_before_the_next(store, when):
     assert offsets(manifest) == [0, 1, 2]
     assert called == [[0]]  # before the image showed it
     assert offsets(open_manifest(store, epoch=0)) == [0, 1, 2]
+
+
+def test_what_else_appends_to_the_log_is_committed_beside_and_settled_by_the_next_commit(store):
+    manifest = open_manifest(store)
+    told = []
+
+    def append(base):
+        with manifest.lock:
+            manifest.copy.append(encode_record(flush_of(base)), None, told.append)
+
+    append(0)
+    manifest.commit(flush_of(1))
+    store.inject(Fault("put", When.AFTER))
+    store.inject(Fault("get", times=3))
+    with pytest.raises(StoreUnavailable):
+        append(2)
+    store.heal()
+    assert (offsets(manifest), told) == ([0, 1], [2])
+    manifest.commit(flush_of(3))
+    assert (offsets(manifest), told) == ([0, 1, 2, 3], [2, 4])
+    assert offsets(open_manifest(store, epoch=0)) == [0, 1, 2, 3]
+    assert (manifest.records, manifest.records_since_checkpoint) == (4, 4)
+
+
+def test_a_commit_waits_for_what_else_is_being_appended(store, monkeypatch):
+    manifest = open_manifest(store)
+    manifest.commit(flush_of(0))
+    waiting, wait_idle, put = threading.Event(), manifest.copy.wait_idle, store.put
+
+    def told_wait():
+        waiting.set()
+        wait_idle()
+
+    def slow_put(*arguments, **options):
+        if not committing.ident:
+            committing.start()
+            assert waiting.wait(20)
+        return put(*arguments, **options)
+
+    committing = threading.Thread(target=manifest.commit, args=(flush_of(2),))
+    monkeypatch.setattr(manifest.copy, "wait_idle", told_wait)
+    store.put = slow_put
+    with manifest.lock:
+        manifest.copy.append(encode_record(flush_of(1)))
+    committing.join(20)
+    assert offsets(manifest) == offsets(open_manifest(store, epoch=0)) == [0, 1, 2]
+
+
+def test_nothing_is_committed_on_an_image_that_has_half_a_record(store):
+    manifest = open_manifest(store)
+    manifest.commit(flush_of(0))
+
+    def fail():
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        manifest.commit(flush_of(1), fail)
+    with pytest.raises(CorruptionError, match="applied in part"):
+        manifest.commit(flush_of(1, "k/other.obj"))
+    assert offsets(open_manifest(store, epoch=0)) == [0, 1]
 
 
 def test_fenced_is_reported_once_and_is_permanent(store):
@@ -305,7 +366,7 @@ def test_closing_leaves_few_records_after_a_checkpoint_and_writes_no_more(store)
         log = log_of(store, epoch)
         successor = open_manifest(store, log=log)
         assert log.last_number - log.checkpoint_number <= 2
-        log.seal_previous()
+        successor.seal()
         successor.close()
     assert log.checkpoint_number >= 9
     store.outage = True

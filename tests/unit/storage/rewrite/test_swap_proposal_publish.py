@@ -1,6 +1,5 @@
 """A proposal is answered by a running broker, or by the job itself as a short-term owner of the cluster."""
 
-
 import pytest
 
 from kbroker.clock import ManualClock
@@ -54,7 +53,7 @@ class Cluster:
     def contents(self):
         """As the next broker finds them."""
         log = NumberedLog(self.store, KEYS.manifest_dir, 0, bytes(16), retries=ONCE)
-        self.side.s.manifest.image = Manifest(log, self.side.s.clock, root=KEYS.root).load()
+        self.side.s.manifest.copy.state.image = Manifest(log, self.side.s.clock, root=KEYS.root).load()
         return self.side.contents()
 
 

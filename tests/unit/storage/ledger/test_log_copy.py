@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from kbroker.cluster.protocol.ledger_copy import Busy, LogCopy
-from kbroker.cluster.protocol.messages import Log, StreamedRecord
 from kbroker.errors import CorruptionError
 from kbroker.retry_policy import RetryPolicy
+from kbroker.storage.ledger.log_copy import Busy, LogCopy
 from kbroker.storage.ledger.numbered_log import Fenced, NumberedLog
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import ObjectStore, StoreUnavailable
@@ -49,10 +49,6 @@ def copy_of(store: ObjectStore, writer: int = 0, nonce: int = 9) -> LogCopy[Word
     return copy
 
 
-def sent(epoch: int, number: int, word: str) -> StreamedRecord:
-    return StreamedRecord(Log.MANIFEST, epoch, number, word)
-
-
 def failing(copy_store: FaultyStore, when: When) -> None:
     """No put gets an answer, and nothing can be read."""
     copy_store.choose = lambda operation, key: Fault(
@@ -66,8 +62,8 @@ def test_streamed_record_is_applied_if_it_is_the_next_one() -> None:
     copy.on_applied = lambda number, change: applied.append((number, change))
     applied: list[tuple[int, Any]] = []
     number = writer.append("one")
-    assert copy.take(sent(1, number, "one"))
-    assert copy.take(sent(1, number, "one"))
+    assert copy.take(1, number, "one")
+    assert copy.take(1, number, "one")
     assert (copy.state.words, applied, copy.number) == (["one"], [(2, "one")], 2)
 
 
@@ -76,7 +72,7 @@ def test_gap_in_the_stream_is_read_from_the_bucket() -> None:
     writer, copy = copy_of(store, writer=1), copy_of(store)
     writer.append("one")
     number = writer.append("two")
-    assert not copy.take(sent(1, number, "two"))
+    assert not copy.take(1, number, "two")
     copy.follow()
     assert (copy.state.words, copy.number) == (["one", "two"], number)
 
@@ -90,7 +86,7 @@ def test_copy_follows_the_chain_of_seals_and_tells_who_owns_the_log() -> None:
     copy_of(store, writer=2).append("two")
     copy.follow()
     assert (copy.state.words, epochs) == (["one", "two"], [2])
-    assert not copy.take(sent(1, copy.number + 1, "late"))
+    assert not copy.take(1, copy.number + 1, "late")
 
 
 def test_own_record_is_applied_once_it_is_stored() -> None:
@@ -116,7 +112,7 @@ def test_nothing_else_is_read_or_written_while_a_request_is_under_way() -> None:
     def meanwhile() -> None:
         if not copy.is_busy:
             return
-        assert not copy.take(sent(1, copy.number + 1, "another"))
+        assert not copy.take(1, copy.number + 1, "another")
         copy.follow()
         with pytest.raises(Busy):
             copy.append("too")
@@ -150,9 +146,89 @@ def test_record_in_doubt_is_appended_again_and_nothing_is_read_before(arrived: b
     store.choose = lambda operation, key: None
     assert not copy.can_read
     copy.follow()
+    with pytest.raises(Busy):
+        copy.append("two")
     assert copy.state.words == []
-    copy.append("one")
-    assert copy.state.words == ["one"]
+    assert copy.settle() == 2
+    assert copy.settle() is None
+    copy.append("two")
+    assert copy.state.words == ["one", "two"]
+    assert copy_of(store).state.words == ["one", "two"]
+
+
+def test_record_is_told_of_once_it_is_applied_also_if_it_was_in_doubt() -> None:
+    store = FaultyStore(MemoryStore())
+    copy = copy_of(store, writer=1)
+    told: list[tuple[int, list[str]]] = []
+
+    def stored(number: int) -> None:
+        told.append((number, list(copy.state.words)))
+
+    copy.append("one", None, stored)
+    failing(store, When.AFTER)
+    for attempt in (lambda: copy.append("two", None, stored), copy.settle):
+        with pytest.raises(StoreUnavailable):
+            attempt()
+    assert (told, copy.appended) == ([(2, ["one"])], 1)
+    store.choose = lambda operation, key: None
+    copy.settle()
+    assert (told[1:], copy.appended) == ([(3, ["one", "two"])], 2)
+
+
+def test_state_with_half_a_record_gets_no_other_record_before_a_load() -> None:
+    store = MemoryStore()
+    copy = copy_of(store, writer=1)
+
+    def fail() -> None:
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        copy.append("one", fail)
+    assert not copy.is_loaded
+    assert not copy.is_in_doubt
+    with pytest.raises(CorruptionError, match="in part"):
+        copy.append("two")
+    copy.load()
+    copy.append("two")
+    assert copy.state.words == copy_of(store).state.words == ["one", "two"]
+
+
+def test_threads_that_share_a_copy_take_turns_and_none_holds_the_lock_while_it_waits_for_the_store() -> None:
+    lock = threading.Condition()
+    store = Interrupted(MemoryStore(), lambda: None)
+    log = NumberedLog(store, DIRECTORY, 1, b"1" * 16, retries=ONCE)
+    copy: LogCopy[Words] = LogCopy(log, "words", Words, lock)
+    seen: list[tuple[bool, list[str]]] = []
+
+    def look() -> None:
+        """On another thread, while a put is under way."""
+        with lock:
+            seen.append((copy.is_busy, list(copy.state.words)))
+
+    def append_two() -> None:
+        with lock:
+            copy.wait_idle()
+            copy.append("two")
+
+    def meanwhile() -> None:
+        looking = threading.Thread(target=look)
+        looking.start()
+        looking.join(20)
+        if len(seen) == 2:
+            appending.start()
+
+    appending = threading.Thread(target=append_two)
+    with pytest.raises(RuntimeError):
+        copy.load()  # without the lock
+    store.call = meanwhile
+    with lock:
+        copy.load()
+        copy.append("one")
+    appending.join(20)
+    with lock:
+        assert copy.checkpoint()
+    none, one, two = [], ["one"], ["one", "two"]
+    assert seen == [(True, none), (True, none), (True, one), (False, two)]  # a seal, the records, the checkpoint
 
 
 def test_record_in_doubt_is_read_once_the_term_is_over() -> None:
@@ -203,7 +279,7 @@ def test_failed_load_changes_nothing_and_is_repeated() -> None:
         copy.load()
     assert (copy.state.words, copy.number) == (["one"], 2)
     store.choose = lambda operation, key: None
-    assert not copy.take(sent(1, 3, "two"))
+    assert not copy.take(1, 3, "two")
     copy.follow()
     assert copy.state.words == ["one"]
 
