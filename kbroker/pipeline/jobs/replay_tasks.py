@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +55,7 @@ class _Sender:
         self.sent = 0
         self.skipped = 0
         self._job_id = target.job_id
-        self._producer = ReplayProducer(target, partition, threading.Event().wait)
+        self._producer = ReplayProducer(target, partition)
         self._resume = self._producer.open()
         self._passed = Progress(0, 0)  # rows seen so far that are in
         self._rows: list[Row] = []

@@ -1,127 +1,236 @@
 """The replay's tasks without Spark: every row once and in order, whichever request or answer is lost."""
 
+from __future__ import annotations
+
+import functools
 import threading
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from kbroker._fast.records.records import iter_batches, iter_records
+from kbroker.client.connection import ClientConnection
+from kbroker.client.producer_session import ProducerSettings
 from kbroker.errors import ErrorCode
 from kbroker.pipeline.broker_tail import BrokerError
 from kbroker.pipeline.jobs import replay_producer, replay_tasks
 from kbroker.pipeline.jobs.replay import check_path, topic_options
-from kbroker.pipeline.jobs.replay_producer import Progress, ReplayProducer, ReplayTarget, checksum_of, connect
+from kbroker.pipeline.jobs.replay_producer import (
+    Progress,
+    ReplayProducer,
+    ReplayTarget,
+    checksum_of,
+    partition_count,
+)
 from kbroker.pipeline.jobs.session import JobError
 from kbroker.pipeline.options import Place
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.apis.cluster.k03_metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from kbroker.protocol.apis.groups.k09_offset_fetch import (
+    OffsetFetchResponse,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+)
+from kbroker.protocol.apis.groups.k10_find_coordinator import Coordinator, FindCoordinatorResponse
+from kbroker.protocol.apis.records.k00_produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+from kbroker.protocol.apis.transactions.k22_init_producer_id import InitProducerIdResponse
+from kbroker.protocol.apis.transactions.k24_add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopicResult,
+)
+from kbroker.protocol.apis.transactions.k25_add_offsets_to_txn import AddOffsetsToTxnResponse
+from kbroker.protocol.apis.transactions.k26_end_txn import EndTxnResponse
+from kbroker.protocol.apis.transactions.k28_txn_offset_commit import (
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from kbroker.protocol.fields import Message
 from kbroker.protocol.partitioner import partition_of
+from tests.unit.client.fake_broker import FakeBroker
 
 pa = pytest.importorskip("pyarrow")
 
-TARGET = ReplayTarget("broker:9092", "t", "j1", "none")
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 SCHEMA = pa.schema(
     [("target", pa.int32()), ("key", pa.binary()), ("value", pa.binary()), ("headers", HEADERS), ("ms", pa.int64())]
 )
+PARTITIONS = 3
+VERSIONS = {
+    ApiKey.METADATA: (9, 12),
+    ApiKey.FIND_COORDINATOR: (4, 4),
+    ApiKey.INIT_PRODUCER_ID: (3, 4),
+    ApiKey.OFFSET_FETCH: (7, 7),
+    ApiKey.ADD_PARTITIONS_TO_TXN: (3, 3),
+    ApiKey.PRODUCE: (3, 11),
+    ApiKey.ADD_OFFSETS_TO_TXN: (3, 3),
+    ApiKey.TXN_OFFSET_COMMIT: (3, 3),
+    ApiKey.END_TXN: (3, 4),
+}
+BUSY, LOADING = ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 class TransactionalBroker:
-    """One partition each: what is committed, and the transaction that is open. `fault(request)` may raise or answer."""
+    """What is committed, and the transactions that are open. `refuses(request)` says which are to be sent again."""
 
-    def __init__(self):
+    def __init__(self) -> None:
+        handlers = {key: getattr(self, key.name.lower()) for key in VERSIONS}
+        self.broker = FakeBroker(handlers, VERSIONS)
+        self.target = ReplayTarget(self.broker.bootstrap, "t", "j1", "none")
         self.reset()
 
-    def reset(self):
-        self.sequences = defaultdict(int)  # next of a producer's epoch
-        self.committed = defaultdict(list)  # partition -> values
-        self.offsets = {}
-        self.epochs = defaultdict(int)
-        self.open = {}  # transactional id -> (rows, offsets)
+    def reset(self) -> None:
+        self.sequences: dict[str, int] = defaultdict(int)  # next of a producer's epoch
+        self.committed: dict[int, list[bytes | None]] = defaultdict(list)  # values by partition
+        self.offsets: dict[tuple[str, int], tuple[int, str]] = {}
+        self.epochs: dict[str, int] = defaultdict(int)
+        self.open: dict[str, tuple[list[Any], dict[Any, Any]]] = {}  # rows and offsets by transactional id
         self.requests = 0
-        self.fault = lambda request, apply: apply()
+        self.refused = -1  # which request
 
-    def connect(self, bootstrap):
-        def call(request):
-            self.requests += 1
-            return self.fault(request, lambda: self.answer(request))
+    def is_refused(self) -> bool:
+        self.requests += 1
+        return self.requests == self.refused
 
-        return SimpleNamespace(call=call, close=lambda: None)
+    def metadata(self, request: Any) -> Message:
+        broker = MetadataResponseBroker(node_id=1, host=self.broker.host, port=self.broker.port)
+        partitions = [MetadataResponsePartition(partition_index=index, leader_id=1) for index in range(PARTITIONS)]
+        topics = [MetadataResponseTopic(name="t", partitions=partitions)] if request.topics else []
+        return MetadataResponse(brokers=[broker], controller_id=1, topics=topics)
 
-    def answer(self, request):
-        handle = getattr(self, type(request).__name__)
-        return handle(request)
+    def find_coordinator(self, request: Any) -> Message:
+        (key,) = request.coordinator_keys
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE if self.is_refused() else 0
+        found = Coordinator(key=key, node_id=1, host=self.broker.host, port=self.broker.port, error_code=code)
+        return FindCoordinatorResponse(coordinators=[found])
 
-    def FindCoordinatorRequest(self, request):
-        return SimpleNamespace(error_code=0)
-
-    def InitProducerIdRequest(self, request):
+    def init_producer_id(self, request: Any) -> Message:
+        if self.is_refused():
+            return InitProducerIdResponse(error_code=BUSY)
         self.open.pop(request.transactional_id, None)  # aborted
         self.epochs[request.transactional_id] += 1
-        epoch = self.epochs[request.transactional_id]
         self.sequences[request.transactional_id] = 0
-        return SimpleNamespace(error_code=0, producer_id=1, producer_epoch=epoch)
+        return InitProducerIdResponse(producer_id=1, producer_epoch=self.epochs[request.transactional_id])
 
-    def OffsetFetchRequest(self, request):
+    def offset_fetch(self, request: Any) -> Message:
         assert request.require_stable
         partition = request.topics[0].partition_indexes[0]
         offset, metadata = self.offsets.get((request.group_id, partition), (-1, ""))
-        found = SimpleNamespace(error_code=0, committed_offset=offset, metadata=metadata)
-        return SimpleNamespace(error_code=0, topics=[SimpleNamespace(partitions=[found])])
+        code = ErrorCode.UNSTABLE_OFFSET_COMMIT if self.is_refused() else 0
+        found = OffsetFetchResponsePartition(
+            partition_index=partition, committed_offset=offset, metadata=metadata, error_code=code
+        )
+        return OffsetFetchResponse(topics=[OffsetFetchResponseTopic(name="t", partitions=[found])])
 
-    def _transaction(self, transactional_id, epoch):
+    def _transaction(self, transactional_id: str, epoch: int) -> Any:
         if epoch != self.epochs[transactional_id]:
             return None
         return self.open.setdefault(transactional_id, ([], {}))
 
-    def AddPartitionsToTxnRequest(self, request):
+    def add_partitions_to_txn(self, request: Any) -> Message:
         found = self._transaction(request.v3_and_below_transactional_id, request.v3_and_below_producer_epoch)
-        code = 0 if found is not None else ErrorCode.PRODUCER_FENCED
-        results = [SimpleNamespace(results_by_partition=[SimpleNamespace(partition_error_code=code)])]
-        return SimpleNamespace(results_by_topic_v3_and_below=results)
+        code = ErrorCode.PRODUCER_FENCED if found is None else BUSY if self.is_refused() else 0
+        results = [
+            AddPartitionsToTxnPartitionResult(partition_index=each, partition_error_code=code)
+            for each in request.v3_and_below_topics[0].partitions
+        ]
+        return AddPartitionsToTxnResponse(
+            results_by_topic_v3_and_below=[AddPartitionsToTxnTopicResult(name="t", results_by_partition=results)]
+        )
 
-    def ProduceRequest(self, request):
+    def produce(self, request: Any) -> Message:
         data = request.topic_data[0].partition_data[0]
         ((header, _),) = iter_batches(data.records, check_crc=True)
         found = self._transaction(request.transactional_id, header.producer_epoch)
-        code, text = 0, None
+        expected = self.sequences[request.transactional_id]
+        code = 0
         if found is None:
             code = ErrorCode.INVALID_PRODUCER_EPOCH
-        elif header.base_sequence != self.sequences[request.transactional_id]:
-            code, text = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "sequence"
-        else:
+        elif self.is_refused():
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        elif header.base_sequence > expected:
+            code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        elif header.base_sequence == expected:
             self.sequences[request.transactional_id] += header.record_count
             found[0].extend((data.index, record.value) for record in iter_records(data.records))
-        return SimpleNamespace(
-            responses=[SimpleNamespace(partition_responses=[SimpleNamespace(error_code=code, error_message=text)])]
-        )
+        answered = [PartitionProduceResponse(index=data.index, error_code=code)]
+        return ProduceResponse(responses=[TopicProduceResponse(name="t", partition_responses=answered)])
 
-    def AddOffsetsToTxnRequest(self, request):
-        return SimpleNamespace(error_code=0)
+    def add_offsets_to_txn(self, request: Any) -> Message:
+        return AddOffsetsToTxnResponse(error_code=LOADING if self.is_refused() else 0)
 
-    def TxnOffsetCommitRequest(self, request):
-        _, offsets = self._transaction(request.transactional_id, request.producer_epoch)
+    def txn_offset_commit(self, request: Any) -> Message:
+        code = ErrorCode.NOT_COORDINATOR if self.is_refused() else 0
         one = request.topics[0].partitions[0]
-        offsets[request.group_id, one.partition_index] = (one.committed_offset, one.committed_metadata)
-        return SimpleNamespace(topics=[SimpleNamespace(partitions=[SimpleNamespace(error_code=0)])])
+        if not code:
+            _, offsets = self._transaction(request.transactional_id, request.producer_epoch)
+            offsets[request.group_id, one.partition_index] = (one.committed_offset, one.committed_metadata)
+        answered = [TxnOffsetCommitResponsePartition(partition_index=one.partition_index, error_code=code)]
+        return TxnOffsetCommitResponse(topics=[TxnOffsetCommitResponseTopic(name="t", partitions=answered)])
 
-    def EndTxnRequest(self, request):
+    def end_txn(self, request: Any) -> Message:
         if request.producer_epoch != self.epochs[request.transactional_id]:
-            return SimpleNamespace(error_code=ErrorCode.PRODUCER_FENCED)
+            return EndTxnResponse(error_code=ErrorCode.PRODUCER_FENCED)
+        if self.is_refused():
+            return EndTxnResponse(error_code=BUSY)
         rows, offsets = self.open.pop(request.transactional_id, ([], {}))
         for partition, value in rows:
             self.committed[partition].append(value)
         self.offsets.update(offsets)
-        return SimpleNamespace(error_code=0)
+        return EndTxnResponse()
+
+
+class Faults:
+    """Ends the connection or the program at one of a run's requests: before it is sent, or once it is answered."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sent = self.answered = 0
+        self.point = -1
+        self.before = True
+        self.error: Callable[[], BaseException] = ConnectionResetError
+        send, receive = ClientConnection.send, ClientConnection.receive
+
+        def send_or_fail(connection: ClientConnection, request: Message, newest: int | None = None) -> None:
+            self.sent += 1
+            if self.before and self.sent == self.point:
+                raise self.error()
+            send(connection, request, newest)
+
+        def receive_or_fail(connection: ClientConnection) -> Any:
+            found = receive(connection)
+            self.answered += 1
+            if not self.before and self.answered == self.point:
+                raise self.error()
+            return found
+
+        monkeypatch.setattr(ClientConnection, "send", send_or_fail)
+        monkeypatch.setattr(ClientConnection, "receive", receive_or_fail)
+
+    def at(self, point: int, when: str, error: Callable[[], BaseException]) -> None:
+        self.sent = self.answered = 0
+        self.point, self.before, self.error = point, when == "before", error
+
+    @property
+    def is_past(self) -> bool:
+        return self.point > (self.sent if self.before else self.answered)
 
 
 @pytest.fixture
-def broker(monkeypatch):
+def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[TransactionalBroker]:
     found = TransactionalBroker()
-    monkeypatch.setattr(replay_producer, "connect", found.connect)
     monkeypatch.setattr(replay_tasks, "settle", lambda: None)
     monkeypatch.setattr(threading.Event, "wait", lambda self, timeout=None: False)
-    return found
+    yield found
+    found.broker.close()
 
 
 def rows_of(count, partitions=1, first=0):
@@ -132,9 +241,9 @@ def rows_of(count, partitions=1, first=0):
     return sorted(rows, key=lambda row: row["target"])
 
 
-def replay(rows, size=7):
+def replay(broker, rows, size=7):
     batches = [pa.RecordBatch.from_pylist(rows[at : at + size], SCHEMA) for at in range(0, len(rows), size)]
-    (done,) = replay_tasks.replay_rows(TARGET, batches)
+    (done,) = replay_tasks.replay_rows(broker.target, batches)
     return {row["partition"]: (row["sent"], row["skipped"]) for row in done.to_pylist()}
 
 
@@ -144,71 +253,53 @@ def values(count, partition=0, partitions=1):
 
 def test_rows_of_each_partition_in_order_and_a_second_run_sends_nothing(broker, monkeypatch):
     monkeypatch.setattr(replay_tasks, "CHUNK_ROWS", 5)
-    assert replay(rows_of(40, 3)) == {0: (14, 0), 1: (13, 0), 2: (13, 0)}
-    assert replay(rows_of(40, 3)) == {0: (0, 14), 1: (0, 13), 2: (0, 13)}
-    assert replay(rows_of(46, 3)) == {0: (2, 14), 1: (2, 13), 2: (2, 13)}
+    assert replay(broker, rows_of(40, 3)) == {0: (14, 0), 1: (13, 0), 2: (13, 0)}
+    assert replay(broker, rows_of(40, 3)) == {0: (0, 14), 1: (0, 13), 2: (0, 13)}
+    assert replay(broker, rows_of(46, 3)) == {0: (2, 14), 1: (2, 13), 2: (2, 13)}
     assert broker.committed == {p: values(46, p, 3) for p in range(3)}
 
 
 @pytest.mark.parametrize("when", ["before", "after", "refused"])
-def test_every_row_is_sent_once_whichever_request_fails(broker, monkeypatch, when):
+def test_every_row_is_sent_once_whichever_request_fails(
+    broker: TransactionalBroker, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
     """The connection breaks before the broker sees a request, or after it did; or it asks to come again."""
     monkeypatch.setattr(replay_tasks, "CHUNK_ROWS", 4)
     monkeypatch.setattr(replay_producer, "BATCH_BYTES", 100)  # more than one batch in a chunk
-    point = 0
+    faults = Faults(monkeypatch)
+    point = 3 if when != "refused" else 1  # the first contact is waited for, and counted as a connection of its own
     while True:
         broker.reset()
-
-        def fault(request, apply, point=point):
-            if broker.requests != point + 1:
-                return apply()
-            if when == "after":
-                apply()
-            if when != "refused":
-                raise ConnectionResetError("broken")
-            return refusal()
-
-        broker.fault = fault
-        assert replay(rows_of(10)) == {0: (10, 0)}, point
+        if when == "refused":
+            broker.refused = point
+        else:
+            faults.at(point, when, ConnectionResetError)
+        assert replay(broker, rows_of(10)) == {0: (10, 0)}, point
         assert broker.committed == {0: values(10)}, point
         assert broker.offsets["kbroker-replay-j1", 0][0] == 10
-        if broker.requests <= point:
+        if broker.requests < point if when == "refused" else faults.is_past:
             break
         point += 1
     assert point > 15
 
 
-def refusal():
-    """The broker's answer when its coordinator has just moved, or a transaction of before is being ended."""
-    code = ErrorCode.CONCURRENT_TRANSACTIONS
-    part = SimpleNamespace(error_code=code, partition_error_code=code, error_message=None)
-    topic = SimpleNamespace(partitions=[part], results_by_partition=[part], partition_responses=[part])
-    return SimpleNamespace(
-        error_code=code, topics=[topic], responses=[topic], results_by_topic_v3_and_below=[topic]
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_run_killed_at_any_point_is_continued(broker, monkeypatch, when):
+def test_a_run_killed_at_any_point_is_continued(
+    broker: TransactionalBroker, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
     monkeypatch.setattr(replay_tasks, "CHUNK_ROWS", 4)
-    point = 0
+    faults = Faults(monkeypatch)
+    point = 1
     while True:
         broker.reset()
-
-        def fault(request, apply, point=point):
-            if broker.requests != point + 1:
-                return apply()
-            if when == "after":
-                apply()
-            raise KeyboardInterrupt
-
-        broker.fault = fault
+        faults.at(point, when, KeyboardInterrupt)
         try:
-            replay(rows_of(10))
+            replay(broker, rows_of(10))
         except KeyboardInterrupt:
             committed = len(broker.committed[0])
             assert broker.committed[0] == values(10)[:committed]
-            assert replay(rows_of(10)) == {0: (10 - committed, committed)}
+            faults.at(-1, when, KeyboardInterrupt)
+            assert replay(broker, rows_of(10)) == {0: (10 - committed, committed)}
         else:
             break
         assert broker.committed == {0: values(10)}, point
@@ -217,16 +308,16 @@ def test_a_run_killed_at_any_point_is_continued(broker, monkeypatch, when):
 
 
 def test_another_source_is_refused(broker):
-    replay(rows_of(10))
+    replay(broker, rows_of(10))
     for other in (rows_of(10)[::-1], rows_of(9)):
         with pytest.raises(RuntimeError, match="the source has changed"):
-            replay(other)
+            replay(broker, other)
     assert broker.committed == {0: values(10)}
 
 
 def test_the_second_of_two_runs_fences_the_first(broker):
     """The second fences the first, whose next chunk fails and is not in."""
-    first, second = (ReplayProducer(TARGET, 0, lambda seconds: None) for _ in range(2))
+    first, second = (ReplayProducer(broker.target, 0) for _ in range(2))
     rows = [(None, b"%d" % n, 0, ()) for n in range(4)]
     done = first.send(rows[:2], first.open())
     assert second.open() == done == Progress(2, checksum_of(rows[:2], 0))
@@ -236,13 +327,12 @@ def test_the_second_of_two_runs_fences_the_first(broker):
     assert broker.committed == {0: values(4)}
 
 
-def test_an_unreachable_broker_is_named(broker):
-    def fault(request, apply):
-        raise ConnectionResetError("gone")
-
-    broker.fault = fault
-    with pytest.raises(RuntimeError, match="t-0 at broker:9092: gone"):
-        replay(rows_of(1))
+def test_an_unreachable_broker_is_named(broker, monkeypatch):
+    impatient = functools.partial(ProducerSettings, delivery_s=0.01)
+    monkeypatch.setattr(replay_producer, "ProducerSettings", impatient)
+    broker.broker.close()
+    with pytest.raises(RuntimeError, match=f"t-0 at {broker.target.bootstrap}: no broker answers"):
+        replay(broker, rows_of(1))
 
 
 def test_large_rows_have_batches_of_their_own(broker, monkeypatch):
@@ -268,12 +358,13 @@ def test_keyed_rows_go_to_the_partition_of_kafkas_clients(monkeypatch):
         list(replay_tasks.with_targets(2, [batch]))
 
 
-def test_bad_addresses_and_options_are_refused():
+def test_bad_addresses_and_options_are_refused(broker):
     for wrong in ("host", "host:x", ":1", "host:70000"):
         with pytest.raises(BrokerError, match="is not HOST:PORT"):
-            connect(wrong)
+            partition_count(wrong, "t")
     with pytest.raises(BrokerError, match="no broker answers"):
-        connect("127.0.0.1:1")
+        partition_count("127.0.0.1:1", "t")
+    assert partition_count(broker.target.bootstrap, "t") == PARTITIONS
     assert replay_tasks.parse_options(["a=b=c"]) == {"a": "b=c"}
     with pytest.raises(JobError, match="KEY=VALUE"):
         replay_tasks.parse_options(["a"])
