@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from kbroker.errors import CorruptionError
 from kbroker.io_threads import assert_may_block
 from kbroker.storage.ledger.loaded_log import LogTruncated
-from kbroker.storage.ledger.numbered_log import NumberedLog
+from kbroker.storage.ledger.numbered_log import Fenced, NumberedLog
 
 
 class Busy(Exception):
@@ -157,8 +157,10 @@ class LogCopy(Generic[S]):
     def seal(self) -> None:
         """Takes the log over from its owner, and applies what that wrote in between (cluster protocol §3).
 
-        Raises Fenced: a higher epoch owns it; StoreError: call it again; CorruptionError.
+        Raises Fenced: a higher epoch owns it, or this copy writes under none; StoreError: call it again;
+        CorruptionError.
         """
+        self._check_writer()
         with self._request(), self._unlocked():
             self._log.seal_previous()
 
@@ -172,8 +174,8 @@ class LogCopy(Generic[S]):
         doubt: `settle` comes before anything else is appended.
 
         `apply`: changes the state as the payload does, for less, and returns the change.
-        Raises Fenced, CorruptionError: it is not in the log by this append, unless an earlier one was in doubt;
-        ValueError: it is too large to be a record.
+        Raises Fenced, also after `write_as(0)`, and CorruptionError: it is not in the log by this append, unless an
+        earlier one was in doubt; ValueError: it is too large to be a record.
         """
         if self.is_in_doubt:
             raise Busy(self._kind)
@@ -185,6 +187,7 @@ class LogCopy(Generic[S]):
         return self._append(self._doubted) if self._doubted is not None and self.is_in_doubt else None
 
     def _append(self, record: _Doubted) -> int:
+        self._check_writer()
         with self._request():
             if not self._is_loaded:
                 raise CorruptionError(f"the {self._kind} log is not loaded, or a record was applied in part")
@@ -217,6 +220,10 @@ class LogCopy(Generic[S]):
         with self._unlocked():
             self._log.checkpoint(payload, number)
         return True
+
+    def _check_writer(self) -> None:
+        if not self._writer_epoch:
+            raise Fenced(f"nothing is appended to the {self._kind} log: its writer here has resigned")
 
     def _is_own(self, epoch: int) -> bool:
         """Whether appends are made under this epoch, and it owns the log."""

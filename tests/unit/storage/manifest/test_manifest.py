@@ -168,6 +168,21 @@ def test_a_commit_waits_for_what_else_is_being_appended(store, monkeypatch):
     assert offsets(manifest) == offsets(open_manifest(store, epoch=0)) == [0, 1, 2]
 
 
+def test_a_writer_that_has_resigned_ends_the_commits_as_well(store):
+    told = []
+    manifest = open_manifest(store, on_fenced=told.append)
+    for base in range(4):
+        manifest.commit(flush_of(base))
+    with manifest.lock:
+        manifest.copy.write_as(0)
+    manifest.close()  # without a checkpoint
+    for _ in range(2):
+        with pytest.raises(Fenced, match="resigned"):
+            manifest.commit(flush_of(4))
+    assert told == [manifest.fenced]
+    assert offsets(open_manifest(store, epoch=0)) == [0, 1, 2, 3]
+
+
 def test_nothing_is_committed_on_an_image_that_has_half_a_record(store):
     manifest = open_manifest(store)
     manifest.commit(flush_of(0))
