@@ -29,6 +29,7 @@ from kbroker.coordinator.runtime.shard import UnknownRecordError
 from kbroker.coordinator.transaction.records import decode_record
 from kbroker.coordinator.transaction.state import Transaction, TransactionState
 from kbroker.errors import CorruptionError, StartError
+from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.stores.object_store import StoreError
 from kbroker.storage.wal.tail import LoggedBatch, WalTail
 
@@ -77,6 +78,7 @@ class StoppedLog:
         self.incomplete = False
         self._names: dict[bytes, str] = {}
         self._unnamed: Counter[bytes] = Counter()
+        self._image = ManifestImage()
         try:
             self._names = local_topic_names(data_dir / "metadata.db")
         except (StartError, CorruptionError, OSError) as error:
@@ -89,7 +91,7 @@ class StoppedLog:
         """The position up to which the bucket has the log, under any owner of the cluster; None if unknown."""
         try:
             bucket = Bucket(replace(place, cluster_id=identity.cluster_id))
-            image = bucket.load_manifest()
+            self._image = bucket.load_manifest()
             if not self._names:
                 self._names = bucket.topic_names()
         except (StoreError, CorruptionError, OSError) as error:
@@ -98,7 +100,7 @@ class StoppedLog:
                 f"({error})"
             )
             return None
-        return image.wal_flushed_lsn(identity.data_dir_id) or 0
+        return self._image.wal_flushed_lsn(identity.data_dir_id) or 0
 
     # -- contents ----------------------------------------------------------------------------------------------
 
@@ -149,7 +151,15 @@ class StoppedLog:
 
     def _batches(self) -> Iterator[tuple[LoggedBatch, BatchHeader]]:
         for logged in self._tail.batches():
-            yield logged, parse_batch_header(logged.data)
+            header = parse_batch_header(logged.data)
+            if not self._is_in_bucket(logged, header):
+                yield logged, header
+
+    def _is_in_bucket(self, logged: LoggedBatch, header: BatchHeader) -> bool:
+        """Whether objects of the batch's own leader epoch reach its end: flushes of a registered broker note no
+        position of its log."""
+        row = self._image.partition(logged.topic_id, logged.partition)
+        return row is not None and row.reach(header.leader_epoch) >= header.next_offset
 
     def _decoded(self, topic: str, logged: LoggedBatch, header: BatchHeader) -> list[Record]:
         try:
