@@ -58,6 +58,11 @@ def pss_peak_bytes(process: Process) -> int:
     return (_field(process, "status", "VmHWM") - shared) * 1024
 
 
+def rss_peak_bytes(process: Process) -> int:
+    """The most memory that it had, with all pages that it shares."""
+    return _field(process, "status", "VmHWM") * 1024
+
+
 def _field(process: Process, file: str, name: str) -> int:
     try:
         lines = Path(f"/proc/{process.pid}/{file}").read_text().splitlines()

@@ -7,7 +7,8 @@ what exists after the imports from collection.
 
 A task keeps allocating and freeing columns of about 1 MiB. glibc would return each to the kernel, and the next would
 fault in zeroed pages again: as much CPU time as the reading itself. With one heap for all threads, each reuses what
-another freed, and one bound limits what is kept.
+another freed, and one bound limits what is kept. That bound is for the end of the heap: a block there keeps all that is
+free below it, so that a task begins with returning it.
 
 Spark closes a worker's socket when a query has the rows it wants or is stopped. The worker's next write to it then
 fails, and the code of PySpark's daemon, from which the worker was forked, would print the traceback.
@@ -17,16 +18,19 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import mmap
 import os
 import sys
 import traceback
 import zipimport
+from pathlib import Path
 from types import SimpleNamespace
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -2, -3, -8  # glibc's malloc.h
 MAPPED_BYTES_MIN = 8 << 20  # a larger block holds one record or range: it returns to the kernel at once
 FREE_BYTES_KEPT = 16 << 20  # by a worker; Spark ends one that is idle for a minute
 GROWTH_BYTES = 4 << 20
+RESIDENT_BYTES_MAX = 112 << 20  # at a task's start: interpreter, packages, and FREE_BYTES_KEPT
 WRITTEN_BATCH_BYTES_MAX = 32 << 20  # the most that glibc keeps; Spark sends 10,000 rows as one block
 
 _settled = False
@@ -46,6 +50,7 @@ def settle() -> None:
         keep_memory()
         gc.collect()
         gc.freeze()
+    release_memory()
 
 
 def keep_memory() -> None:
@@ -56,6 +61,14 @@ def keep_memory() -> None:
         mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES_MIN)
         mallopt(M_TRIM_THRESHOLD, FREE_BYTES_KEPT)
         mallopt(M_TOP_PAD, GROWTH_BYTES)
+
+
+def release_memory() -> None:
+    """Returns what earlier tasks have freed to the kernel, if it is much: the last block keeps all below it."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    resident_pages = int(Path("/proc/self/statm").read_text().split()[1]) if trim is not None else 0
+    if trim is not None and resident_pages * mmap.PAGESIZE > RESIDENT_BYTES_MAX:
+        trim(0)
 
 
 def keep_written_batches() -> None:
