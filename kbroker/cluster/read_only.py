@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from kbroker.cluster.image import ImageBuilder, MetadataImage, image_from_json
-from kbroker.cluster.records import parse_payload
+from kbroker.cluster.image import MetadataImage
+from kbroker.cluster.metadata_state import metadata_copy
 from kbroker.errors import CorruptionError
 from kbroker.storage.formats.object_keys import ObjectKeys
+from kbroker.storage.ledger.log_copy import LogCopy
 from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.ledger.numbered_log_format import NONCE_BYTES
 from kbroker.storage.ledger.ownership import discover_clusters
@@ -49,36 +50,12 @@ class TopicsReader:
 
     def __init__(self, store: ObjectStore, keys: ObjectKeys) -> None:
         self.topics = MetadataImage()
-        self._store = store
-        self._directory = keys.metadata_dir
-        self._builder = ImageBuilder(self.topics)
-        self._log: NumberedLog | None = None
+        self._copy = metadata_copy(NumberedLog(store, keys.metadata_dir, READER_EPOCH, bytes(NONCE_BYTES)))
 
     def refresh(self) -> None:
         """Reads what has been written since. Raises StoreError, CorruptionError, and then changes nothing."""
-        if self._log is not None:
-            try:
-                self._log.follow()
-            except (StoreUnavailable, CorruptionError):
-                self._log = None  # a checkpoint replaced records, or one could not be applied
-        if self._log is None:
-            self._log = retried(self._load)
-        if self._builder.number != self.topics.number:
-            self.topics = self._builder.build()
-            self._builder = ImageBuilder(self.topics)
-
-    def _load(self) -> NumberedLog:
-        self._builder = ImageBuilder(MetadataImage())
-        log = NumberedLog(self._store, self._directory, READER_EPOCH, bytes(NONCE_BYTES))
-        log.load(self._on_checkpoint, self._on_record)
-        return log
-
-    def _on_checkpoint(self, number: int, value: Any) -> None:
-        self._builder = ImageBuilder(image_from_json(number, value, f"metadata checkpoint {number}"))
-
-    def _on_record(self, number: int, kind: str, value: Any) -> None:
-        where = f"metadata record {number}"
-        self._builder.apply(number, parse_payload(value, where), where)
+        _refresh(self._copy)
+        self.topics = self._copy.state.image
 
 
 class ManifestReader:
@@ -97,13 +74,18 @@ class ManifestReader:
 
     def refresh(self) -> None:
         """Reads what has been written since. Raises StoreError, CorruptionError."""
-        if self._copy.is_loaded:
-            try:
-                self._copy.follow()
-                return
-            except (StoreUnavailable, CorruptionError):
-                pass  # a checkpoint replaced records, or the image could not apply one
-        retried(self._copy.load)
+        _refresh(self._copy)
+
+
+def _refresh(copy: LogCopy[Any]) -> None:
+    """Reads the log to its end: follows it if that is possible, else loads it."""
+    if copy.is_loaded:
+        try:
+            copy.follow()
+            return
+        except (StoreUnavailable, CorruptionError):
+            pass  # a checkpoint replaced records, or one could not be applied
+    retried(copy.load)
 
 
 def retried(load: Callable[[], T]) -> T:

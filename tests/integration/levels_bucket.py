@@ -15,7 +15,7 @@ from test_recover import QUIET, SECONDS, commit, produce_in_transactions, rows
 
 from kbroker.cli.main import cli
 from kbroker.cluster.features import FEATURE, NEWEST
-from kbroker.cluster.metadata_log import RECORD_KIND as METADATA_KIND
+from kbroker.cluster.metadata_state import RECORD_KIND as METADATA_KIND
 from kbroker.cluster.read_only import find_cluster, load_manifest
 from kbroker.pipeline.plan.batch_plan import plan_batch
 from kbroker.pipeline.split_reader import read_split

@@ -16,7 +16,7 @@ class TopicState(CopiedState, TopicView, Protocol):
     """The state of the metadata log."""
 
 
-T = TypeVar("T", bound=TopicState)
+T = TypeVar("T", bound=TopicState, covariant=True)
 
 
 class LedgerCopy(Generic[T]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kbroker.cluster.metadata_state import MetadataState, metadata_copy
 from kbroker.cluster.protocol.broker import ClusterBroker, Surroundings
 from kbroker.cluster.protocol.claims import ControllerClaims
 from kbroker.cluster.protocol.commits import Commits
@@ -13,7 +14,6 @@ from kbroker.cluster.protocol.ledger_copy import LedgerCopy
 from kbroker.cluster.protocol.messages import Log, Message, PartitionId
 from kbroker.cluster.protocol.registration import Description, SavedIdentity, Start
 from kbroker.retry_policy import RetryPolicy
-from kbroker.storage.ledger.log_copy import LogCopy
 from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.manifest.manifest_copy import ManifestCopy
 from kbroker.storage.stores.object_store import StoreError
@@ -29,7 +29,6 @@ from tests.simulation.cluster.partition_log import PartitionLog
 from tests.simulation.cluster.post import Post
 from tests.simulation.cluster.records import Place
 from tests.simulation.cluster.tasks import Task
-from tests.simulation.cluster.topics import Topics
 from tests.simulation.cluster.truth import KEYS
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ class Broker:
         return self.host.logs if self.process is not None else {}
 
     @property
-    def copy(self) -> LedgerCopy[Topics]:
+    def copy(self) -> LedgerCopy[MetadataState]:
         """The copy of the ledger."""
         return self.cluster.ledger
 
@@ -131,7 +130,7 @@ class Broker:
             return NumberedLog(store, directory, 0, world.new_id().to_bytes(16, "big"), retries=ONCE)
 
         manifest = ManifestCopy(log_in(KEYS.manifest_dir), KEYS.root)
-        ledger: LedgerCopy[Topics] = LedgerCopy(manifest, LogCopy(log_in(KEYS.metadata_dir), "changes", Topics))
+        ledger: LedgerCopy[MetadataState] = LedgerCopy(manifest, metadata_copy(log_in(KEYS.metadata_dir)))
 
         def save(identity: SavedIdentity) -> None:
             disk.saved_number, disk.nonces = identity.number, identity.nonces

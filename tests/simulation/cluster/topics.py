@@ -1,78 +1,34 @@
-"""The metadata as the protocol sees it, and the changes of it that simulated operators ask for."""
+"""The changes of the metadata that simulated operators ask for, and what it says."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from kbroker.cluster.image import INTERNAL_TOPICS, TRANSACTION_STATE, MetadataImage, image_from_json
+from kbroker.cluster.image import INTERNAL_TOPICS, TRANSACTION_STATE, MetadataImage
+from kbroker.cluster.metadata_state import MetadataState
 from kbroker.cluster.records import (
     MetadataRecord,
     PartitionsAdded,
     TopicConfigs,
     TopicCreated,
     TopicDeleted,
-    parse_payload,
     payload,
 )
 from kbroker.storage.manifest.leadership import Mode
 from tests.simulation.cluster.records import Place
 
 DURABILITY = "kbroker.durability"
-MODES = {"wal": Mode.WAL, "object": Mode.OBJECT}
-
-
-class Topics:
-    """The state of a copy of the metadata log."""
-
-    def __init__(self) -> None:
-        self.image = MetadataImage()
-
-    def restore(self, number: int, checkpoint: Any) -> None:
-        """Begins with a checkpoint."""
-        self.image = image_from_json(number, checkpoint, f"metadata checkpoint {number}")
-
-    def snapshot(self) -> Callable[[], Any]:
-        """The image as of now."""
-        return self.image.to_json
-
-    def apply(self, number: int, changes: Any) -> list[MetadataRecord]:
-        """Applies a record, and returns its changes."""
-        where = f"metadata record {number}"
-        records = list(parse_payload(changes, where))
-        self.image = self.image.apply(number, records, where)
-        return records
-
-    def knows(self, topic_id: bytes) -> bool:
-        """Whether the topic exists."""
-        return topic_id in self.image.by_id
-
-    def is_deleted(self, topic_id: bytes) -> bool:
-        """Whether a record of this copy deleted the topic."""
-        return topic_id in self.image.deleted
-
-    def durability(self, topic_id: bytes) -> Mode:
-        """The mode that the topic wants."""
-        return durability(self.image, topic_id)
-
-    def partitions(self) -> Iterable[Place]:
-        """Every partition of every topic, in a fixed order."""
-        return places(self.image)
 
 
 def durability(image: MetadataImage, topic_id: bytes) -> Mode:
-    """Of an internal topic the strongest one of any topic; of an unknown one `object`."""
-    topic = image.by_id.get(topic_id)
-    if topic is None:
-        return Mode.OBJECT
-    if topic.name in INTERNAL_TOPICS:
-        return max(MODES[other.configs.get(DURABILITY, "wal")] for other in image.by_id.values())
-    return MODES[topic.configs.get(DURABILITY, "wal")]
+    """The mode that a topic wants."""
+    return MetadataState(image).durability(topic_id)
 
 
 def places(image: MetadataImage) -> list[Place]:
     """Every partition of every topic."""
-    return [(topic_id, n) for topic_id, topic in image.by_id.items() for n in range(topic.partitions)]
+    return MetadataState(image).partitions()
 
 
 def user_places(image: MetadataImage) -> list[Place]:
@@ -90,7 +46,7 @@ class Change(NamedTuple):
     build: Build
     on_done: Callable[[], None]
 
-    def payload(self, topics: Topics) -> Any | None:
+    def payload(self, topics: MetadataState) -> Any | None:
         """As stored."""
         record = self.build(topics.image)
         return payload([record]) if record is not None else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kbroker.storage.ledger.numbered_log import Fenced
-from kbroker.storage.stores.object_store import StoreDenied, StoreUnavailable
+from kbroker.storage.stores.object_store import StoreUnavailable
 
 
 @dataclass
@@ -23,7 +23,9 @@ class Bucket:
 
 class BucketLog:
     """Stands for storage.ledger.numbered_log.NumberedLog. Faults: "away" (nothing written), "lost answer" (written, and
-    the caller is told that the store is away), "denied", "fenced"."""
+    the caller is told that the store is away), "fenced"."""
+
+    epoch = authority = 1
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
@@ -45,6 +47,10 @@ class BucketLog:
             if number > covered:
                 on_record(number, kind, json.loads(text))
 
+    @property
+    def checkpoint_number(self) -> int:
+        return self._bucket.checkpoint[0] if self._bucket.checkpoint is not None else 0
+
     def seal_previous(self) -> int:
         return self.last_number
 
@@ -54,8 +60,6 @@ class BucketLog:
         fault = self._bucket.faults.pop(0) if self._bucket.faults else ""
         if fault == "away":
             raise StoreUnavailable("the bucket is away")
-        if fault == "denied":
-            raise StoreDenied("no credentials")
         if fault == "fenced":
             raise Fenced("superseded")
         if self._in_doubt is not None:

@@ -27,9 +27,11 @@ from kbroker.cluster.replica import APPLIED, MetadataReplica
 from kbroker.cluster.sqlite_store import SqliteStore
 from kbroker.cluster.store import Compare, Delete, Put
 from kbroker.errors import ErrorCode, KafkaError, StartError
+from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.stores.memory_store import MemoryStore
-from kbroker.storage.stores.store_faults import FaultyStore
+from kbroker.storage.stores.object_store import StoreDenied
+from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
 from tests.unit.cluster.metadata_fakes import Bucket, BucketLog
 
 A, B = b"A" * 16, b"B" * 16
@@ -120,8 +122,6 @@ def test_a_copy_that_failed_once_catches_up_with_the_next_change(bucket: Bucket,
     again = Start(BucketLog(bucket), tmp_path)
     assert again.load().image == log.image
     assert {row.key for row in again.store.range("topic/")} == {f"topic/{id_.hex()}" for id_ in (A, B)}
-
-
 
 
 def test_an_unreadable_bucket_stops_the_start(bucket: Bucket, tmp_path: Path) -> None:
@@ -237,16 +237,21 @@ def test_an_append_whose_answer_was_lost_is_settled_and_applied_once(bucket: Buc
     assert Start(BucketLog(bucket), tmp_path).load().image == log.image
 
 
-def test_an_append_refused_by_the_store_is_not_in_doubt(bucket: Bucket, tmp_path: Path) -> None:
-    start = Start(BucketLog(bucket), tmp_path)
+@pytest.mark.parametrize("arrived", [False, True])
+def test_an_append_refused_by_the_store_is_in_doubt(tmp_path: Path, arrived: bool) -> None:
+    """The refusal may be that of a second attempt, or of the look for the first one's outcome."""
+    store = FaultyStore(MemoryStore())
+    once = RetryPolicy(deadline_s=0.0)
+    start = Start(NumberedLog(store, "root/_metadata", 1, b"1" * 16, retries=once), tmp_path)
     log = start.load()
-    bucket.faults = ["denied"]
+    store.inject(Fault("put", When.AFTER if arrived else When.BEFORE))
+    store.inject(Fault("get", error=StoreDenied))
     with pytest.raises(MetadataUnavailable):
         log.append(HISTORY[0])
     start.clock.advance(1)
-    assert list(log.settle()) == []
+    assert list(log.settle()) == HISTORY[0]
     log.append(HISTORY[2])
-    assert not log.image.by_name
+    assert (set(log.image.by_name), log.image.next_producer_id) == ({"a", "b"}, 1000)
 
 
 def test_a_crash_with_an_append_in_doubt_finds_it_in_the_bucket(bucket: Bucket, tmp_path: Path) -> None:

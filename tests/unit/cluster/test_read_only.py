@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from kbroker.clock import ManualClock
-from kbroker.cluster.metadata_log import RECORD_KIND as METADATA_KIND
+from kbroker.cluster.metadata_state import RECORD_KIND as METADATA_KIND
 from kbroker.cluster.read_only import ClusterUnclear, ManifestReader, TopicsReader, find_cluster, retried
 from kbroker.cluster.records import TopicCreated, payload
 from kbroker.errors import CorruptionError

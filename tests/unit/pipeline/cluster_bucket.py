@@ -7,7 +7,7 @@ import os
 from types import SimpleNamespace
 from typing import Any
 
-from kbroker.cluster.metadata_log import RECORD_KIND as METADATA_KIND
+from kbroker.cluster.metadata_state import RECORD_KIND as METADATA_KIND
 from kbroker.cluster.records import TopicCreated, TopicDeleted, payload
 from kbroker.pipeline.bucket_view import BucketView
 from kbroker.pipeline.options import Place

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import PythonException
 
-from kbroker.cluster.metadata_log import RECORD_KIND as METADATA_KIND
+from kbroker.cluster.metadata_state import RECORD_KIND as METADATA_KIND
 from kbroker.cluster.records import TopicCreated, payload
 from kbroker.pipeline.jobs.compact import Compaction
 from kbroker.pipeline.jobs.session import Job, JobError, reason_of

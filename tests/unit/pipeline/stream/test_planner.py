@@ -8,7 +8,7 @@ import os
 import pytest
 
 from kbroker.clock import ManualClock
-from kbroker.cluster.metadata_log import RECORD_KIND as METADATA_KIND
+from kbroker.cluster.metadata_state import RECORD_KIND as METADATA_KIND
 from kbroker.cluster.records import PartitionsAdded, payload
 from kbroker.pipeline.data_loss import DataLossError
 from kbroker.pipeline.options import OptionError
