@@ -7,8 +7,10 @@ from collections.abc import Callable, Collection, Sequence
 from kbroker.cluster.protocol.judge import Ledger, resigned_to
 from kbroker.cluster.protocol.messages import Part, PartitionId
 from kbroker.storage.manifest.image import ManifestImage
-from kbroker.storage.manifest.leadership import NO_LEADER, Mode, Move
+from kbroker.storage.manifest.leadership import NO_EPOCH, NO_LEADER, Mode, Move
 from kbroker.storage.manifest.partition_state import PartitionState
+
+EVERY_ENTRY = 0  # first leader epoch of a tail that has all entries of its log
 
 
 def is_leaderless(row: PartitionState, image: ManifestImage, fenced: Collection[int]) -> bool:
@@ -33,7 +35,7 @@ def successor(
     place = row.topic_id, row.partition
     if candidates and (any_may_lead(row) or unclean):
         leader = choose(place, candidates)
-        tail = (_directory(image, leader), leader_epoch)
+        tail = (_directory(image, leader), EVERY_ENTRY if is_first_move(row) else leader_epoch)
         return Move(*place, leader, leader_epoch, tail, clean=False, unclean=unclean and not any_may_lead(row))
     home = number_of_tail(row, image)
     if home in candidates:
@@ -44,6 +46,11 @@ def successor(
 def any_may_lead(row: PartitionState) -> bool:
     """Whether nothing that was acknowledged is only in a log. What was reached decides, not what the topic wants."""
     return row.is_clean or row.mode >= Mode.OBJECT
+
+
+def is_first_move(row: PartitionState) -> bool:
+    """No record has given it a leader: in the log of a broker that was alone before such records, everything counts."""
+    return row.leader_epoch == NO_EPOCH
 
 
 def is_all_clean(image: ManifestImage) -> bool:

@@ -24,7 +24,7 @@ from kbroker.cluster.protocol.modes import reachable
 from kbroker.cluster.protocol.registration import NO_NUMBER, Known, Refused, judge_registration
 from kbroker.cluster.protocol.surroundings import Balance, Leases, Transport
 from kbroker.storage.manifest.group_commit import PARTS_MAX
-from kbroker.storage.manifest.leadership import NewPartition, Registration
+from kbroker.storage.manifest.leadership import Mode, NewPartition, Registration
 from kbroker.storage.manifest.partition_state import PartitionState
 
 logger = logging.getLogger(__name__)
@@ -176,10 +176,12 @@ class RecordBuilder:
                 self._transport.send(request.number, CommitAnswer(request.id, answers))
 
     def _add_partitions(self, record: JoinedRecord) -> None:
-        """Rows are made by the creation of topics alone (cluster protocol §4)."""
-        for topic_id, partition in self._ledger.topics.partitions():
-            if self._ledger.image.partition(topic_id, partition) is None:
-                mode = reachable(self._ledger.topics.durability(topic_id))
+        """Rows are made by the creation of topics alone (cluster protocol §4). A topic from before the first
+        registration may have records in the log of the broker that was alone then, whatever it wants now."""
+        image, topics = self._ledger.image, self._ledger.topics
+        for topic_id, partition in topics.partitions():
+            if image.partition(topic_id, partition) is None:
+                mode = reachable(topics.durability(topic_id)) if image.last_number else Mode.WAL
                 record.add_partition(NewPartition(topic_id, partition, mode))
 
     def _drop_topics(self, record: JoinedRecord) -> None:

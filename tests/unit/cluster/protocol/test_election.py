@@ -6,7 +6,7 @@ from typing import Any
 
 from kbroker.cluster.protocol.election import is_leaderless, least_loaded, resignation, successor
 from kbroker.cluster.protocol.judge import Ledger
-from kbroker.storage.manifest.leadership import NO_LEADER, Mode, ModeChange, Move
+from kbroker.storage.manifest.leadership import NO_LEADER, Mode, ModeChange, Move, NewPartition
 from tests.unit.cluster.protocol.protocol_fakes import Image, P, Q, Topics, led_image, move, registration, resign_part
 
 
@@ -73,3 +73,11 @@ def test_clean_resignation_to_none_may_be_led_by_any() -> None:
 def test_balance_prefers_the_broker_that_leads_least() -> None:
     choose = least_loaded(led_image(P, Q))
     assert [choose(P, [1, 2]) for _ in range(3)] == [2, 2, 1]
+
+
+def test_first_leader_of_a_row_gets_all_that_its_log_has() -> None:
+    """As the row of a broker that was alone before there were leaders in the manifest."""
+    image = Image().add(registrations=(registration(1),)).add(new_partitions=(NewPartition(*P, Mode.WAL),))
+    assert elected(image, [1]) == move(P, 1, 30, ("d1", 0))
+    image.add(moves=(move(P, 1, 30, ("d1", 0)),)).add(moves=(move(P, NO_LEADER, 31, clean=True),))
+    assert successor(image.row(), image, 40, [1], lambda place, numbers: numbers[0]) == move(P, 1, 40, ("d1", 40))

@@ -73,7 +73,7 @@ def test_handover_that_is_given_up_goes_on_under_another_epoch_with_the_same_tai
     broker.send_requests()
     cluster.settle()
     assert led(broker).leader_epoch > before
-    assert broker.logs.tails[-1] == before
+    assert broker.logs.tails == [0, 0]
 
 
 def test_last_broker_leaves_its_partitions_without_a_leader_for_any_to_lead() -> None:
