@@ -89,6 +89,7 @@ class Controller:
     ) -> None:
         self.phase = Phase.CLAIM
         self.epoch = 0
+        self.failure: Exception | None = None  # of a log, which ended the term: Fenced, CorruptionError
         self.builder = RecordBuilder(ledger, transport, leases, balance)
         self._ledger = ledger
         self._claims = claims
@@ -143,7 +144,7 @@ class Controller:
             logger.warning("the %s log is not sealed: %s", log.name.lower(), error)
             return
         except (Fenced, CorruptionError) as error:
-            self.resign(str(error))
+            self._fail(error)
             return
         if self.phase is not Phase.SEAL:
             return
@@ -198,6 +199,10 @@ class Controller:
         for log in Log:
             self._ledger.log(log).write_as(0)
         logger.warning("controller of epoch %d resigns: %s", self.epoch, reason)
+
+    def _fail(self, error: Exception) -> None:
+        self.failure = error
+        self.resign(str(error))
 
     # -- what arrives ------------------------------------------------------------------------------------------
 
@@ -254,7 +259,7 @@ class Controller:
                 self.builder.put_back(self._draft.joined)
             self._draft = None
         except (Fenced, CorruptionError) as error:
-            self.resign(str(error))
+            self._fail(error)
         return True
 
     def _manifest_stored(self, draft: _Draft, number: int) -> None:
@@ -277,19 +282,22 @@ class Controller:
         if not self.leads or copy.is_busy:
             return False
         try:
-            if copy.settle() is not None:
-                return True
-            found = self._next_change()
-            if found is None:
-                return False
-            change, payload = found
-            copy.append(payload, None, partial(self._metadata_stored, change, payload))
+            return copy.settle() is not None or self._append_change()
         except StoreError as error:
             logger.warning("metadata record in doubt: %s", error)
-        except ValueError as error:
-            logger.warning("metadata change dropped: %s", error)
         except (Fenced, CorruptionError) as error:
-            self.resign(str(error))
+            self._fail(error)
+        return True
+
+    def _append_change(self) -> bool:
+        found = self._next_change()
+        if found is None:
+            return False
+        change, payload = found
+        try:
+            self._ledger.metadata.append(payload, None, partial(self._metadata_stored, change, payload))
+        except ValueError as error:
+            change.refused(error)
         return True
 
     def _next_change(self) -> tuple[MetadataChange, Any] | None:
@@ -322,7 +330,7 @@ class Controller:
         except (StoreError, ValueError) as error:
             logger.warning("no checkpoint of the %s log: %s", log.name.lower(), error)
         except (Fenced, CorruptionError) as error:
-            self.resign(str(error))
+            self._fail(error)
         finally:
             self._checkpointing.discard(log)
         return False

@@ -93,3 +93,7 @@ class MetadataChange(Protocol):
     def done(self, number: int) -> None:
         """The record is stored, and applied to the controller's copy; or there is nothing to change, as of a record."""
         ...
+
+    def refused(self, error: ValueError) -> None:
+        """It is too large to be a record: nothing was changed."""
+        ...

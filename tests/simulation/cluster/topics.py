@@ -55,6 +55,10 @@ class Change(NamedTuple):
         """It is stored."""
         self.on_done()
 
+    def refused(self, error: ValueError) -> None:
+        """Histories have no change that is too large."""
+        raise error
+
 
 def created(name: str, topic_id: bytes, mode: Mode, partitions: int) -> Build:
     """Makes a topic, unless its name is taken."""

@@ -156,6 +156,9 @@ class Change:
     def done(self, number: int) -> None:
         self.number = number
 
+    def refused(self, error: ValueError) -> None:
+        raise error
+
 
 def running(brokers: int = 2, **topics: Mode) -> Cluster:
     """A cluster whose first broker is the controller, with registered brokers and these topics."""
