@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from kbroker.clock import Clock
 from kbroker.cluster.image import MetadataImage
@@ -27,6 +28,14 @@ CHECKPOINT_SECONDS = 60.0
 CHECKPOINT_TIME_SHARE = 0.01  # of the time that writing them may take
 CLOSING_OBJECTS = 1  # objects after the last checkpoint that a stop leaves to the next start
 RETRY_AFTER_SECONDS = 1.0  # after a failure, changes are refused at once for this long instead of each waiting
+
+
+class Appender(Protocol):
+    """What appends to the log, as LogCopy: that, or the controller's role of this process."""
+
+    def append(self, payload: Any) -> int: ...
+
+    def settle(self) -> int | None: ...
 
 
 class MetadataUnavailable(KafkaError):
@@ -60,6 +69,7 @@ class MetadataLog:
     ) -> None:
         self._lock = lock or threading.Condition()
         self.copy = metadata_copy(log, self._lock)
+        self.appender: Appender = self.copy
         self._replica = replica
         self._clock = clock
         self._on_fenced = on_fenced
@@ -94,7 +104,7 @@ class MetadataLog:
         """Resolves an append in doubt; returns its records, now committed. Raises MetadataUnavailable."""
         records = self._in_doubt
         if records:
-            self._store(self.copy.settle)
+            self._store(self.appender.settle)
             self._in_doubt = ()
         return records
 
@@ -104,7 +114,7 @@ class MetadataLog:
             raise AssertionError("settle() comes first")
         self.image.apply(self.image.number + 1, records)  # records that contradict the image must not reach the bucket
         try:
-            self._store(lambda: self.copy.append(payload(records)))
+            self._store(lambda: self.appender.append(payload(records)))
         except MetadataUnavailable as error:
             if error.in_doubt:
                 self._in_doubt = records
