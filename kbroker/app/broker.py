@@ -94,8 +94,9 @@ from kbroker.handlers.client_telemetry import ClientTelemetry
 from kbroker.handlers.registry import FIRST_MODULES, load_handlers
 from kbroker.log.cold_read import ColdReader
 from kbroker.log.leaders import OwnLeaders
-from kbroker.log.log_table import LogTable, TopicLog
+from kbroker.log.log_table import LogTable
 from kbroker.log.recovery import LogRecoveryReport, recover_log
+from kbroker.log.topic_log import TopicLog
 from kbroker.log.unflushed import described, unflushed_ranges
 from kbroker.storage.flush.unflushed_age import UnflushedAge
 from kbroker.storage.ledger.claim_watch import ClaimWatch

@@ -11,7 +11,8 @@ import numpy as np
 
 from kbroker import limits
 from kbroker.clock import Clock
-from kbroker.log.log_table import LogTable, TopicLog
+from kbroker.log.log_table import LogTable
+from kbroker.log.topic_log import TopicLog
 from kbroker.storage.manifest.files import FileTable
 from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.manifest.partition_state import FILE, PartitionState, RefRow

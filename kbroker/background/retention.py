@@ -19,8 +19,9 @@ from kbroker.background.deleted_topics import DeletedTopics
 from kbroker.background.object_deletion import ObjectDeletion
 from kbroker.clock import Clock
 from kbroker.errors import CorruptionError
-from kbroker.log.log_table import LogTable, TopicLog
+from kbroker.log.log_table import LogTable
 from kbroker.log.segment_names import SegmentNames
+from kbroker.log.topic_log import TopicLog
 from kbroker.storage.flush.upload import Claim
 from kbroker.storage.ledger.numbered_log import Fenced
 from kbroker.storage.ledger.ownership import Superseded
@@ -43,9 +44,7 @@ LENGTH_COLUMN = RefRow._fields.index("length")
 WAITING_MAX = 100_000  # queued keys: with more, nothing else expires for now
 
 
-def expired_offset(
-    state: PartitionState, config: TopicConfig, now_ms: int, created_ms_of: Callable[[int], int]
-) -> int:
+def expired_offset(state: PartitionState, config: TopicConfig, now_ms: int, created_ms_of: Callable[[int], int]) -> int:
     """The new log start: after the last object that expires by time or size, or the present one.
 
     `created_ms_of` returns the creation time of an object by its place in the image's table, for records without

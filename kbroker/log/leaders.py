@@ -43,7 +43,7 @@ class Leaders(Protocol):
 
 
 class LedTopic(Protocol):
-    """What OwnLeaders uses of kbroker.log.log_table.TopicLog."""
+    """What OwnLeaders uses of kbroker.log.topic_log.TopicLog."""
 
     @property
     def partitions(self) -> list[Partition]: ...

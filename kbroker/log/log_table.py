@@ -16,46 +16,26 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import Any
 
 from kbroker._fast.partition.partition import Partition
 from kbroker._fast.partition.producer_pool import ProducerPool
-from kbroker._fast.partition.topic_rules import TopicRules
-from kbroker._fast.records.compression import CODECS
 from kbroker.log.leader_epochs import LeaderEpochs
+from kbroker.log.new_leadership import Leadership, NewPartition, Place, Refusal, replay_tail
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.wal_tail import TailPart
+from kbroker.log.topic_log import TopicLog, topic_rules
+from kbroker.log.wal_tail import tail_parts, unflushed_segments
 from kbroker.storage.manifest.image import ManifestImage
-from kbroker.storage.manifest.tails import EVERY_EPOCH
 
 logger = logging.getLogger(__name__)
-
-_CODECS = {**CODECS, "producer": -1, "uncompressed": CODECS["none"]}  # by compression.type
-
-
-class TopicLog:
-    """One topic: its partitions, its configs, and the rules that the hot path reads.
-
-    `partitions` is replaced as a whole when some are added. Only LogTable changes a TopicLog.
-    """
-
-    __slots__ = ("config", "internal", "name", "partitions", "rules", "topic_id")
-
-    def __init__(
-        self, name: str, topic_id: bytes, internal: bool, config: Any, rules: TopicRules, partitions: list[Partition]
-    ) -> None:
-        self.name = name
-        self.topic_id = topic_id
-        self.internal = internal
-        self.config = config
-        self.rules = rules
-        self.partitions = partitions
 
 
 class LogTable:
     """Topics by name and by id. Locks: `_lock` serialises changes, and no callback is called under it; look-ups take
-    none. An append is one section under the GIL, and so is the end of a leadership: each append comes before it, whole,
-    or is refused. Both take the WAL's lock after the GIL.
+    none. `_leads` serialises calls of `lead`, which read the log, and comes before `_lock`. An append is one section
+    under the GIL, and so is the end of a leadership: each append comes before it, whole, or is refused. Both take the
+    WAL's lock after the GIL.
 
     It is a topic listener (on_created and so on, as cluster.topics calls them). `on_removed` is told of a topic
     that was deleted, after it left the table; `on_led` of each partition whose leadership has begun by `lead`, and
@@ -75,7 +55,7 @@ class LogTable:
         self.on_led: Callable[[Partition], None] | None = None
         self.on_resigned: Callable[[Partition, int], None] | None = None
         self._wal = wal
-        self._lock = threading.Lock()
+        self._lock, self._leads = threading.Lock(), threading.Lock()
         self._leading = False  # until the WAL has been replayed
         self._ordinals = itertools.count()  # never used twice: an old hint in a WAL entry cannot mislead
         self._object_durable: set[bytes] = set()  # ids of the topics that say so
@@ -140,7 +120,7 @@ class LogTable:
                 partition.resign()
                 partition.drop()
             self._note_durability_locked(topic_id, False)
-        self._fail_closed()
+        self._fail_closed(topic_log.partitions)
         if self.on_removed is not None:
             self.on_removed(topic_log)
         return topic_log
@@ -191,7 +171,11 @@ class LogTable:
                 _begin(partition)
         return partitions
 
-    def _partition(self, topic_log: TopicLog, index: int, leader_epoch: int) -> Partition:
+    def _partition(self, topic_log: TopicLog, index: int, leader_epoch: int, *, awaits_tail: bool = False) -> Partition:
+        with self.image.lock:  # a flush may be committed meanwhile: end and producers are those of one record
+            return self._partition_of_row(topic_log, index, leader_epoch, awaits_tail)
+
+    def _partition_of_row(self, topic_log: TopicLog, index: int, leader_epoch: int, awaits_tail: bool) -> Partition:
         state = self.image.partition(topic_log.topic_id, index)
         log_start_offset = state.log_start_offset if state is not None else 0
         partition = Partition(
@@ -204,6 +188,7 @@ class LogTable:
             log_start_offset=log_start_offset,
             next_offset=state.end_offset if state is not None else 0,
             producers=self.producer_pool,
+            awaits_tail=awaits_tail,
         )
         partition.rules = topic_log.rules
         if state is not None:
@@ -226,53 +211,104 @@ class LogTable:
                 partition.keep_contiguous()
                 _begin(partition)
 
-    def lead(
-        self,
-        topic_id: bytes,
-        index: int,
-        leader_epoch: int,
-        tail: Iterable[TailPart] | None = None,
-        tail_epoch: int = EVERY_EPOCH,
-    ) -> Partition:
-        """Begins a leadership of this broker, once the manifest's image has the record that it rests on.
+    def lead(self, leaderships: Iterable[Leadership]) -> list[Refusal]:
+        """Begins leaderships of this broker, once the manifest's image has the records that they rest on. For all of
+        them the log is read once.
 
-        `tail` gives the log's entries behind the end of the partition's row, oldest first, and is not begun before the
-        partition is known to the log: what is sealed meanwhile is not missed (kbroker.log.wal_tail). No flush may pass
-        the tail meanwhile; a resigned partition that was not dropped prevents it. `tail_epoch` is the first leader
-        epoch that counts of it (kbroker.storage.manifest.tails). Without a tail nothing of earlier epochs counts.
+        A partition is built from its row and from what counts of the log's entries behind the row's end, never from
+        memory. No flush may pass these without taking them: a resigned partition that was not dropped sees to that.
 
-        Raises KeyError (no such topic), IndexError, ValueError (it is led here, or in an epoch that is not lower),
-        CorruptionError (the tail does not follow on): then nothing has changed.
+        Returns those that cannot begin; their partitions are as they were. LookupError: no such partition; ValueError:
+        it is led here, or in an epoch that is not lower; CorruptionError: its entries do not follow on. Raises
+        CorruptionError, OSError if the log cannot be read: then nothing has changed.
         """
-        with self._lock:
-            topic_log = self.by_id[topic_id]
-            before = topic_log.partitions[index]
-            if before.leader_epoch >= 0 or leader_epoch <= before.log.epochs.latest:
-                epoch = before.log.epochs.latest
-                raise ValueError(f"{topic_log.name}-{index} cannot be led in epoch {leader_epoch} after {epoch}")
-            partition = self._partition(topic_log, index, leader_epoch)
-            partition.tail_epoch = leader_epoch if tail is None else min(tail_epoch, leader_epoch)
-            flushed_offset = partition.next_offset
-            partition.begin_tail()
-            try:
-                partition.set_object_durable(self._waits_for_objects(topic_log))
-                for part in tail or ():
-                    if (part.topic_id, part.partition) == (topic_id, index) and part.leader_epoch >= tail_epoch:
-                        partition.replay(part.segment, part.scan, part.group, 0, flushed_offset)
-            except BaseException:
-                partition.resign()
-                partition.drop()
-                raise
-            partition.end_tail(flushed_offset)
-            partition.succeed(before)
-            _begin(partition)
-            partition.note_flushed(partition.log.flushed_end)  # by a window that was committed meanwhile
-            topic_log.partitions = [*topic_log.partitions[:index], partition, *topic_log.partitions[index + 1 :]]
+        refused: list[Refusal] = []
+        with self._leads:
+            wanted = self._check(leaderships, refused)
+            counts = any(leadership.tail_epoch is not None for leadership in wanted.values())
+            with unflushed_segments(self._wal) if counts else nullcontext(()) as segments:
+                made: dict[Place, NewPartition] = {}
+                try:
+                    self._make(wanted, made)
+                    replay_tail(tail_parts(self._wal, segments), made)
+                except BaseException:
+                    for new in made.values():
+                        new.partition.abandon_tail()
+                    raise
+            refused += [_no_partition(wanted[place]) for place in wanted.keys() - made.keys()]
+            led = self._install(made, refused)
         if self.on_led is not None:
-            self.on_led(partition)
-        return partition
+            for partition in led:
+                self.on_led(partition)
+        return refused
 
-    def resign(self, places: Iterable[tuple[bytes, int]]) -> None:
+    def _check(self, leaderships: Iterable[Leadership], refused: list[Refusal]) -> dict[Place, Leadership]:
+        """Those that may begin. What they need of the log has been appended by now."""
+        wanted: dict[Place, Leadership] = {}
+        for leadership in leaderships:
+            before = self.partition_by_id(*leadership.place)
+            if before is None:
+                refused.append(_no_partition(leadership))
+                continue
+            epoch: int = before.log.epochs.latest
+            if before.leader_epoch >= 0 or leadership.leader_epoch <= epoch or leadership.place in wanted:
+                what = f"{before.topic}-{before.index} cannot be led in epoch {leadership.leader_epoch} after {epoch}"
+                refused.append(Refusal(leadership, ValueError(what)))
+            else:
+                wanted[leadership.place] = leadership
+        return wanted
+
+    def _make(self, wanted: dict[Place, Leadership], made: dict[Place, NewPartition]) -> None:
+        """Their partitions, as their rows have them; the log knows these from now on."""
+        for place, leadership in wanted.items():
+            topic_log = self.by_id.get(leadership.topic_id)
+            if topic_log is None:
+                continue  # deleted just now
+            index, leader_epoch, tail_epoch = leadership[1:]
+            partition = self._partition(topic_log, index, leader_epoch, awaits_tail=True)
+            partition.tail_epoch = leader_epoch if tail_epoch is None else min(tail_epoch, leader_epoch)
+            partition.set_object_durable(self._waits_for_objects(topic_log))
+            before = topic_log.partitions[index]
+            made[place] = NewPartition(leadership, topic_log, before, partition, partition.next_offset)
+
+    def _install(self, made: dict[Place, NewPartition], refused: list[Refusal]) -> list[Partition]:
+        """Puts them into the table; returns those that are led."""
+        partitions: dict[bytes, list[Partition]] = {}
+        led = []
+        with self._lock:
+            for new in made.values():
+                topic_log = new.topic_log
+                if self.by_id.get(topic_log.topic_id) is not topic_log:
+                    new.partition.abandon_tail()
+                    refused.append(_no_partition(new.leadership))
+                    continue
+                error = new.error or self._begin_locked(new)
+                if error is not None:
+                    new.partition.abandon_tail()
+                    refused.append(Refusal(new.leadership, error))
+                    continue
+                changed = partitions.setdefault(topic_log.topic_id, topic_log.partitions.copy())
+                changed[new.partition.index] = new.partition
+                led.append(new.partition)
+            for topic_id, changed in partitions.items():
+                self.by_id[topic_id].partitions = changed
+        return led
+
+    def _begin_locked(self, new: NewPartition) -> ValueError | None:
+        """The error if it holds batches below the log start, and no others."""
+        partition = new.partition
+        partition.rules = new.topic_log.rules
+        partition.set_object_durable(self._waits_for_objects(new.topic_log))
+        partition.end_tail(new.flushed_offset)
+        try:
+            _begin(partition)
+        except ValueError as error:
+            return error
+        partition.log.succeed(new.before.log)
+        partition.note_flushed(partition.log.flushed_end)  # by a window that was committed meanwhile
+        return None
+
+    def resign(self, places: Iterable[Place]) -> None:
         """Ends leaderships of this broker, by topic id and partition, for good: nothing is appended under their epochs
         any more, and what waits for them fails with NOT_LEADER_OR_FOLLOWER. Those that are not led here are skipped.
 
@@ -285,7 +321,7 @@ class LogTable:
                 if partition is not None and partition.leader_epoch >= 0:
                     resigned.append((partition, partition.leader_epoch))
                     partition.resign()
-        self._fail_closed()
+        self._fail_closed([partition for partition, _ in resigned])
         if self.on_resigned is not None:
             for partition, leader_epoch in resigned:
                 self.on_resigned(partition, leader_epoch)
@@ -300,7 +336,10 @@ class LogTable:
             if partition is not None:
                 partition.drop()
 
-    def _fail_closed(self) -> None:
+    def _fail_closed(self, ended: list[Partition]) -> None:
+        """What waits for them learns of their end."""
+        for partition in ended:
+            partition.waiters.wake()
         self._wal.commits.fail_closed()
         self._wal.object_commits.fail_closed()
 
@@ -323,6 +362,11 @@ class LogTable:
         self.set_config(topic.topic_id, config)
 
 
+def _no_partition(leadership: Leadership) -> Refusal:
+    what = f"there is no partition {leadership.partition} of topic {leadership.topic_id.hex()}"
+    return Refusal(leadership, LookupError(what))
+
+
 def _begin(partition: Partition) -> None:
     """What the WAL has of it has been replayed: its leader epoch begins at its log end offset."""
     log: PartitionLog = partition.log
@@ -334,34 +378,6 @@ def _begin(partition: Partition) -> None:
     log.epochs.assign(partition.leader_epoch, partition.next_offset)
     log.epochs.trim_start(partition.log_start_offset)
     partition.await_objects()  # of what was recovered, as long as only the WAL has it
-
-
-def topic_rules(config: Any, internal: bool) -> TopicRules:
-    """The part of a topic's configs (topic_config.TopicConfig) that the hot path reads."""
-    return TopicRules(
-        max_message_bytes=config.max_message_bytes,
-        max_decompressed_message_bytes=config.max_decompressed_message_bytes,
-        timestamp_before_max_ms=config.message_timestamp_before_max_ms,
-        timestamp_after_max_ms=config.message_timestamp_after_max_ms,
-        compacted=config.compacted,
-        log_append_time=config.log_append_time,
-        delete_enabled=config.delete_enabled,
-        internal=internal,
-        codec=_CODECS[config.compression_type],
-        codec_level=_codec_level(config),
-        segment_bytes=config.segment_bytes,
-    )
-
-
-def _codec_level(config: Any) -> int | None:
-    match config.compression_type:
-        case "gzip":
-            return int(config.compression_gzip_level)
-        case "lz4":
-            return int(config.compression_lz4_level)
-        case "zstd":
-            return int(config.compression_zstd_level)
-    return None
 
 
 def _at(topic_log: TopicLog | None, index: int) -> Partition | None:

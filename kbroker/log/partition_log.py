@@ -15,8 +15,9 @@ class PartitionLog:
     """The value of Partition.log. Any thread may read. The log start has one writer at a time: Retention and LogStarts
     move it inside a commit of the manifest, InternalLog that of an internal topic.
 
-    `partition` is the hot state (_fast.partition.partition.Partition). What is in objects is read from the manifest's
-    image at each call, so it always includes the last flush.
+    `partition` is the hot state (_fast.partition.partition.Partition) of one leadership; what is committed on behalf of
+    one that has ended reaches its successor as well. What is in objects is read from the manifest's image at each call,
+    so it always includes the last flush.
     """
 
     __slots__ = ("_image", "epochs", "partition")
@@ -66,6 +67,8 @@ class PartitionLog:
             self.partition.log_start_offset = offset
             self.epochs.trim_start(offset)
             self.partition.producers.aborted.trim(offset)
+        if self.partition.successor is not None:
+            self.partition.successor.log.raise_log_start(offset)
         return self.partition.log_start_offset
 
     def note_cleaned(self, offset: int, gone: Sequence[int]) -> None:
@@ -75,7 +78,19 @@ class PartitionLog:
         that have no batch left.
         """
         self.partition.note_cleaned(offset)
+        self.forget_aborted(gone)
+
+    def forget_aborted(self, gone: Sequence[int]) -> None:
+        """These aborted transactions, given by their last offsets, have no batch left."""
         self.partition.producers.aborted.forget(gone)
+        if self.partition.successor is not None:
+            self.partition.successor.log.forget_aborted(gone)
+
+    def succeed(self, before: PartitionLog) -> None:
+        """Another leadership of this broker begins after that of `before`: what is committed on its behalf is known
+        here, also a log start that a record has by now which the row of this leadership did not have yet."""
+        self.partition.succeed(before.partition)
+        self.raise_log_start(before.partition.log_start_offset)
 
     def delete_target(self, offset: int) -> int:
         """Where the log would start after DeleteRecords (KIP-107) up to `offset`; -1 means the high watermark.

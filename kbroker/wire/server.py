@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kbroker.coordinator.transaction.coordinator import TransactionCoordinator
     from kbroker.log.cold_read import ColdReader
     from kbroker.log.leaders import Leaders
-from kbroker.log.log_table import TopicLog
+from kbroker.log.topic_log import TopicLog
 
 logger = logging.getLogger("kbroker.wire")
 

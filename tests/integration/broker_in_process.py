@@ -15,9 +15,8 @@ from kbroker.app.config import load_config
 from kbroker.app.stopping import Stopping
 from kbroker.coordinator.runtime.request import Request
 from kbroker.errors import ErrorCode
-from kbroker.log.wal_tail import tail_parts
-
-SYNC_SECONDS = 60.0
+from kbroker.log.new_leadership import Leadership
+from kbroker.storage.manifest.tails import EVERY_EPOCH
 
 
 class BrokerInProcess:
@@ -55,13 +54,12 @@ class BrokerInProcess:
     @contextmanager
     def without_leader(self, topic: str) -> Iterator[None]:
         """All partitions of an internal topic resign; at the end this broker leads them in the next epoch."""
-        logs, wal, flusher = self.broker.logs, self.broker.wal, self.broker.flusher
+        logs = self.broker.logs
         led = [(found.topic_id, found.index, found.leader_epoch) for found in logs.by_name[topic].partitions]
         logs.resign((topic_id, index) for topic_id, index, _ in led)
         yield
-        assert wal.sync(SYNC_SECONDS)
-        for topic_id, index, epoch in led:
-            logs.lead(topic_id, index, epoch + 1, tail_parts(wal, flusher.flushed_lsn))
+        wanted = [Leadership(topic_id, index, epoch + 1, EVERY_EPOCH) for topic_id, index, epoch in led]
+        assert logs.lead(wanted) == []
 
     def await_refusal(self, what: str, count: int = 1) -> None:
         """Waits until that many requests have been told from now on that this is not their coordinator."""
@@ -78,5 +76,3 @@ def broker_in_process(folder: Path, **kafka: object) -> Iterator[BrokerInProcess
             yield started
         finally:
             assert started.stop() == 0
-
-

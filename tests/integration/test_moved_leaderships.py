@@ -6,86 +6,35 @@ The broker runs in the test's process, which moves its leaderships as a controll
 from __future__ import annotations
 
 import asyncio
-import itertools
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import java_tools
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer
 from confluent_kafka import TopicPartition as Place
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 from conftest import require
+from moving_broker import DEADLINE_SECONDS, MovingBroker
 from tool_shell import SHELL
 from until import until
 
-from kbroker.app.broker import Broker
-from kbroker.app.config import load_config
-from kbroker.app.stopping import EXIT_CLEAN, Stopping
+from kbroker.app.stopping import EXIT_CLEAN
 from kbroker.errors import ErrorCode
-from kbroker.log.wal_tail import tail_parts
 
-DEADLINE_SECONDS = 60.0
 PARTITIONS = 3
 RECORDS = 3_000
 MOVED_EVERY = 250  # records
-_serial = itertools.count()
-
-
-class MovingBroker:
-    """A broker in this process, and its leaderships."""
-
-    def __init__(self, folder: Path) -> None:
-        settings = {
-            "data_dir": str(folder / "data"),
-            "object_store": f"file:{folder / 'bucket'}",
-            "listen": "127.0.0.1:0",
-            "memory_bytes": "128MiB",
-            "wal_bytes": "256MiB",
-        }
-        self.broker = Broker(load_config(settings, environ={}))
-        self.broker.start()
-        self.bootstrap = f"127.0.0.1:{self.broker.address[1]}"
-        self.moves = 0
-        self.epochs = itertools.count(self.broker.logs.leader_epoch + 1)
-
-    def create(self, **configs: str) -> str:
-        name = f"moved-{next(_serial)}"
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        admin.create_topics([NewTopic(name, PARTITIONS, 1, config=configs)])[name].result(DEADLINE_SECONDS)
-        return name
-
-    def move(self, topic: str, index: int, *, has_tail: bool) -> None:
-        """One leadership ends and the next begins, in turn as after a handover and as after one that was given up.
-
-        With `has_tail` those of the second kind wait for a record that is in no object: it must be under way, and no
-        acknowledgement may wait for objects.
-        """
-        logs, wal, flusher = self.broker.logs, self.broker.wal, self.broker.flusher
-        partition = logs.by_name[topic].partitions[index]
-        where = partition.topic_id, index
-        if self.moves % 2 and has_tail:
-            until(lambda: partition.high_watermark() > partition.log.flushed_end, "record that only the log has")
-        logs.resign([where])
-        if self.moves % 2 == 0:
-            assert flusher.flush(timeout=DEADLINE_SECONDS)
-            logs.drop(*where)
-            logs.lead(*where, next(self.epochs))
-        else:
-            assert wal.sync(DEADLINE_SECONDS)
-            logs.lead(*where, next(self.epochs), tail_parts(wal, flusher.flushed_lsn))
-        self.moves += 1
 
 
 @pytest.fixture(scope="module")
 def moving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MovingBroker]:
     made = MovingBroker(tmp_path_factory.mktemp("moving"))
     yield made
-    assert Stopping(made.broker).run() == EXIT_CLEAN
+    assert made.stop() == EXIT_CLEAN
 
 
 def value(number: int) -> bytes:
@@ -133,7 +82,7 @@ def produce_all(bootstrap: str, topic: str, sent: Callable[[int], None], **optio
 @pytest.mark.feature("confluent-kafka", "idempotence")
 @pytest.mark.parametrize("durability", ["wal", "object"])
 def test_confluent_loses_and_doubles_nothing_when_leaderships_move(moving: MovingBroker, durability: str) -> None:
-    topic = moving.create(**{"kbroker.durability": durability})
+    topic = moving.create(PARTITIONS, **{"kbroker.durability": durability})
 
     def sent(number: int) -> None:
         if number % MOVED_EVERY == MOVED_EVERY - 1:
@@ -147,7 +96,7 @@ def test_confluent_loses_and_doubles_nothing_when_leaderships_move(moving: Movin
 
 @pytest.mark.feature("aiokafka", "idempotence")
 def test_aiokafka_loses_and_doubles_nothing_when_leaderships_move(moving: MovingBroker) -> None:
-    topic = moving.create()
+    topic = moving.create(PARTITIONS)
 
     async def produce() -> None:
         producer = AIOKafkaProducer(bootstrap_servers=moving.bootstrap, enable_idempotence=True, acks="all")
@@ -187,7 +136,7 @@ def test_aiokafka_loses_and_doubles_nothing_when_leaderships_move(moving: Moving
 @pytest.mark.feature("Java", "idempotence")
 def test_java_loses_and_doubles_nothing_when_leaderships_move(moving: MovingBroker) -> None:
     require(not java_tools.missing(), java_tools.missing())
-    topic = moving.create()
+    topic = moving.create(PARTITIONS)
     log = moving.broker.logs.by_name[topic]
     options = ["bootstrap.servers=" + moving.bootstrap, "acks=all", "enable.idempotence=true", "linger.ms=5"]
     sizes = ["--num-records", str(RECORDS), "--record-size", "200", "--throughput", "2000"]
@@ -196,9 +145,7 @@ def test_java_loses_and_doubles_nothing_when_leaderships_move(moving: MovingBrok
         return sum(partition.high_watermark() for partition in log.partitions)
 
     with ThreadPoolExecutor(1) as pool:
-        sending = pool.submit(
-            SHELL.run, "ProducerPerformance", "--topic", topic, *sizes, "--producer-props", *options
-        )
+        sending = pool.submit(SHELL.run, "ProducerPerformance", "--topic", topic, *sizes, "--producer-props", *options)
         for moved_at in range(MOVED_EVERY, RECORDS, MOVED_EVERY):
             until(lambda moved_at=moved_at: end() >= moved_at or sending.done(), f"{moved_at} records")
             moving.move(topic, moving.moves // 2 % PARTITIONS, has_tail=False)
@@ -209,7 +156,7 @@ def test_java_loses_and_doubles_nothing_when_leaderships_move(moving: MovingBrok
 
 @pytest.mark.feature("confluent-kafka", "transactions")
 def test_a_transaction_goes_on_in_the_next_leadership(moving: MovingBroker) -> None:
-    topic = moving.create()
+    topic = moving.create(PARTITIONS)
     producer = Producer({"bootstrap.servers": moving.bootstrap, "transactional.id": topic})
     producer.init_transactions(DEADLINE_SECONDS)
     for ends in (producer.abort_transaction, producer.commit_transaction):
@@ -224,7 +171,7 @@ def test_a_transaction_goes_on_in_the_next_leadership(moving: MovingBroker) -> N
 
 
 def test_metadata_names_no_leader_between_two_leaderships(moving: MovingBroker) -> None:
-    topic = moving.create()
+    topic = moving.create(PARTITIONS)
     logs, node_id = moving.broker.logs, moving.broker.config.node_id
     where = logs.by_name[topic].topic_id, 1
     admin = AdminClient({"bootstrap.servers": moving.bootstrap})
@@ -236,7 +183,7 @@ def test_metadata_names_no_leader_between_two_leaderships(moving: MovingBroker) 
     producer = Producer({"bootstrap.servers": moving.bootstrap})
     producer.produce(topic, b"v", partition=1, on_delivery=lambda error, message: arrived.set())
     producer.poll(0)
-    logs.lead(*where, next(moving.epochs))
+    moving.lead([where], takes_tail=False)
     assert producer.flush(DEADLINE_SECONDS) == 0
     assert arrived.is_set()
     assert admin.list_topics(topic, DEADLINE_SECONDS).topics[topic].partitions[1].leader == node_id

@@ -37,6 +37,9 @@ cdef int dense_grow(DenseRing* ring) except -1
 cdef int64_t dense_find(const DenseRing* ring, int64_t offset) noexcept
 # Forgets the batches that begin below `lsn`, and frees the memory of a large ring that is empty then.
 cdef void dense_drop_below(DenseRing* ring, int64_t lsn) noexcept
+# Forgets all and frees the memory.
+cdef void dense_free(DenseRing* ring) noexcept
+cdef void slices_free(SliceList* slices) noexcept
 
 # Of a segment that has the last slice, too: the entries follow on that slice, which gets them. Raises MemoryError.
 cdef int slices_add(SliceList* slices, const Slice* s) except -1

@@ -47,6 +47,19 @@ cdef void dense_drop_below(DenseRing* ring, int64_t lsn) noexcept:
         ring.capacity = 0
 
 
+cdef void dense_free(DenseRing* ring) noexcept:
+    free(ring.records)
+    ring.first += ring.count
+    ring.records = NULL
+    ring.count = ring.capacity = 0
+
+
+cdef void slices_free(SliceList* slices) noexcept:
+    free(slices.items)
+    slices.items = NULL
+    slices.first = slices.count = slices.capacity = 0
+
+
 cdef int slices_add(SliceList* slices, const Slice* s) except -1:
     cdef int32_t capacity
     cdef void* grown

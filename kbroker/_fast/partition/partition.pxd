@@ -53,8 +53,9 @@ cdef class Partition(BatchIndex):
     cdef readonly ProducerStates producers
     cdef readonly TimestampDisorder disorder  # of what is not flushed
     cdef readonly list replayed_epochs        # (leader epoch, first offset) as recovery met them
-    cdef Partition successor                  # of the next leadership of this broker; None: there is none
-    cdef list deferred                        # what was sealed since `begin_tail`; None: no tail is being replayed
+    cdef readonly Partition successor         # of the next leadership of this broker; None: there is none
+    cdef Partition before                     # of the last leadership, until `succeed`: what is sealed is still its
+    cdef list deferred                        # what is sealed until `end_tail`; None: no tail is being replayed
     cdef int attach(self, WalSegment segment, SegmentScan scan, int32_t i) except -1
     cdef int add_dense(self, SegmentScan scan, int32_t i) except -1
     cdef int64_t durable_offset               # high watermark when last looked

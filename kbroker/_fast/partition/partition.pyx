@@ -23,7 +23,7 @@ from kbroker._fast.base.kafka cimport (
 from kbroker._fast.base.crc32c cimport crc32c_c
 from kbroker._fast.base.invariant cimport KB_DEBUG_BUILD, invariant
 from kbroker._fast.partition.index_lists cimport (
-    Slice, dense_at, dense_drop_below, dense_find, dense_grow, slices_add, slices_drop_below,
+    Slice, dense_at, dense_drop_below, dense_find, dense_free, dense_grow, slices_add, slices_drop_below, slices_free,
 )
 from kbroker._fast.partition.producer_pool cimport ProducerPool
 from kbroker._fast.partition.producer_state cimport PRODUCER_WAIT, ProducerStates, Verdict
@@ -43,7 +43,8 @@ from kbroker._fast.wal.wal cimport Wal
 
 cdef class Partition(BatchIndex):
     def __cinit__(self, Wal wal not None, str topic not None, bytes topic_id not None, int32_t index, uint32_t ordinal,
-                  int32_t leader_epoch, int64_t log_start_offset=0, int64_t next_offset=0, ProducerPool producers=None):
+                  int32_t leader_epoch, int64_t log_start_offset=0, int64_t next_offset=0, ProducerPool producers=None,
+                  bint awaits_tail=False):
         cdef const uint8_t* id_bytes = topic_id
         if len(topic_id) != 16:
             raise ValueError("a topic id has 16 bytes")
@@ -68,6 +69,9 @@ cdef class Partition(BatchIndex):
         self.key.ordinal = ordinal
         self.commits = wal.commits
         self.next_offset = self.durable_offset = self.flushed_offset = next_offset
+        if awaits_tail:
+            self.deferred = []
+            self.before = known
         wal.partitions[(topic_id, index)] = self
 
     def __repr__(self):
@@ -81,8 +85,8 @@ cdef class Partition(BatchIndex):
         self.leader_epoch = -1
 
     def resign(self):
-        """This broker does not lead it any more, for good: every append and fetch fails from now on, fetches that wait
-        at once. What waits on the commit queues fails with their `fail_closed`. Flushes still find its batches."""
+        """This broker does not lead it any more, for good: every append and fetch fails from now on. What waits finds out
+        by `waiters.wake` and by `fail_closed` of the commit queues, which follow. Flushes still find its batches."""
         self.leader_epoch = -1
         self.ended = True
         self.producers.clear()
@@ -92,21 +96,25 @@ cdef class Partition(BatchIndex):
         """After `resign`: what the WAL holds of it is of no use here. The WAL forgets it, and its index is freed."""
         if self.leader_epoch >= 0:
             raise ValueError(f"{self!r} is led here")
-        if self.wal.partitions.get((self.topic_id, self.index)) is self:
+        known = self.wal.partitions.get((self.topic_id, self.index))
+        if known is self:
             del self.wal.partitions[(self.topic_id, self.index)]
-        self.slices.count = 0
-        self.dense.first += self.dense.count
-        self.dense.count = 0
+        elif known is not None and (<Partition>known).before is self:
+            (<Partition>known).before = None
+        slices_free(&self.slices)
+        dense_free(&self.dense)
         self.durable_dense = self.dense.first
 
     def succeed(self, Partition before not None):
-        """Another leadership of this broker begins, after the one of `before`: its counters go on, and what flushes of
-        its batches report to `before` is known here."""
+        """Another leadership of this broker begins, after the one of `before`: its counters go on, and what is committed
+        on behalf of `before`, from now on or just now, is known here."""
         self.appended_bytes = before.appended_bytes
         self.appended_records = before.appended_records
         self.fetched_bytes = before.fetched_bytes
         self.fetched_records = before.fetched_records
+        self.before = None
         before.successor = self
+        self.note_cleaned(before.cleaned_offset)
 
     # -- append ------------------------------------------------------------------------------------------------
 
@@ -310,6 +318,8 @@ cdef class Partition(BatchIndex):
     def note_cleaned(self, int64_t offset):
         """Compaction has changed batches below ``offset``, the end of a batch in objects: reads of these go there."""
         self.cleaned_offset = max(self.cleaned_offset, offset)
+        if self.successor is not None:
+            self.successor.note_cleaned(offset)
 
     def set_object_durable(self, bint wanted):
         """Whether appends count once they are in objects. What is visible now stays so; what waits is waited for as it
@@ -341,6 +351,8 @@ cdef class Partition(BatchIndex):
     def attach_slice(self, WalSegment segment not None, SegmentScan scan not None, int32_t i):
         """A segment has been sealed: its entries on disk take the place of the dense ones. Called for each group of the
         partition, in order; those before `tail_epoch` are left out."""
+        if self.before is not None:
+            self.before.attach_slice(segment, scan, i)
         if self.deferred is not None:
             self.deferred.append((segment, scan, i))
         elif not self.deleted:
@@ -365,8 +377,9 @@ cdef class Partition(BatchIndex):
         slices_drop_below(&self.slices, self.wal.retained)
         if self.slices.count:
             last = &self.slices.items[self.slices.first + self.slices.count - 1]
-            if last.first_lsn == s.first_lsn and s.first_entry < last.first_entry + last.count:
-                return 0    # an earlier attempt at the segment failed at a partition after this one
+            if s.first_lsn < last.first_lsn or (
+                    s.first_lsn == last.first_lsn and s.first_entry < last.first_entry + last.count):
+                return 0    # it has come before: with the tail, or in an attempt that failed at a later partition
             invariant(last.last_offset < s.first_offset)
         slices_add(&self.slices, &s)
         dense_drop_below(&self.dense, scan.entries[group.first_entry + group.count - 1].lsn + 1)
@@ -388,9 +401,14 @@ cdef class Partition(BatchIndex):
             self.counted_flushed = flushed
         return self.counted_unflushed + self.appended_bytes - self.counted_appended
 
-    def begin_tail(self):
-        """The log's tail is about to be replayed while the log is in use: what is sealed meanwhile counts after it."""
-        self.deferred = []
+    def abandon_tail(self):
+        """This leadership does not begin: the WAL has the partition of before again."""
+        self.leader_epoch = -1
+        self.producers.clear()
+        before, self.before = self.before, None
+        self.drop()
+        if before is not None:
+            self.wal.partitions[(self.topic_id, self.index)] = before
 
     def end_tail(self, int64_t flushed_offset):
         """The tail, which goes on from ``flushed_offset``, has been replayed."""
@@ -405,6 +423,7 @@ cdef class Partition(BatchIndex):
                int64_t flushed_offset=0):
         """Takes over what a segment holds of the partition under one leader epoch, at a start or as part of a tail.
         Batches that are in objects already, below ``flushed_lsn`` or wholly below ``flushed_offset``, are indexed only.
+        Segments come oldest first.
 
         Raises CorruptionError when offsets do not follow on. Returns the number of batches replayed.
         """
@@ -442,10 +461,11 @@ cdef class Partition(BatchIndex):
             self.durable_offset = self.next_offset
         elif self.durable_offset < self.log_start_offset:
             self.durable_offset = min(self.log_start_offset, self.next_offset)
-        if segment.index_fd >= 0 and (self.deferred is None or scan.stop_lsn >= segment.end_lsn):
+        if segment.index_fd >= 0 and (self.deferred is None or (
+                self.dense.count == 0 and scan.stop_lsn >= segment.end_lsn)):
             self.attach(segment, scan, i)
         elif replayed:
-            self.add_dense(scan, i)     # of a segment that was sealed after this scan, too: `end_tail` attaches it
+            self.add_dense(scan, i)     # `end_tail` attaches it, if it or one before it has been sealed since its scan
         self.counted_flushed = -1
         return replayed
 

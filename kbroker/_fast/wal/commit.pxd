@@ -33,7 +33,7 @@ cdef class WaitList:
     cdef readonly int16_t error     # what its partition's requests get: it is not led here any more; 0: it is
     cdef int add(self, Waiter waiter) except -1
     cdef int discard(self, Waiter waiter) except -1
-    cdef int wake(self) except -1
+    cpdef int wake(self) except -1
 
 
 cdef struct CommitItem:

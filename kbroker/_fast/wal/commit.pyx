@@ -79,7 +79,8 @@ cdef class WaitList:
                 return 0
         return 0
 
-    cdef int wake(self) except -1:
+    cpdef int wake(self) except -1:
+        """Calls all of them."""
         cdef Waiter waiter
         cdef Py_ssize_t count = len(self.waiters)
         if count == 1:
@@ -91,9 +92,8 @@ cdef class WaitList:
         return 0
 
     def close(self, int16_t error):
-        """Wakes all of them, for good: their partition is not led here any more, and they get this Kafka error."""
+        """Their partition is not led here any more: they get this Kafka error once they are woken."""
         self.error = error
-        self.wake()
 
     def __len__(self):
         return len(self.waiters)

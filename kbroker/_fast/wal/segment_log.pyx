@@ -121,6 +121,21 @@ cdef class SegmentLog(LogRing):
                 partition.attach_slice(segment, scan, i)
         return last
 
+    def borrow_unflushed(self):
+        """The segments that hold anything from the flushed position on, oldest first: their files are not used again
+        before `give_back`, whatever is flushed meanwhile."""
+        cdef WalSegment segment
+        cdef list borrowed = [segment for segment in self.segments if segment.end_lsn > self.flushed]
+        for segment in borrowed:
+            segment.borrows += 1
+        return borrowed
+
+    def give_back(self, list borrowed not None):
+        """Ends a `borrow_unflushed`."""
+        cdef WalSegment segment
+        for segment in borrowed:
+            segment.borrows -= 1
+
     def mark_sealed(self, WalSegment segment not None):
         """The segment's index is on disk and attached: the ring may reuse its place."""
         segment.sealed = True

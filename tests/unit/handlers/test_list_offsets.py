@@ -236,6 +236,7 @@ def test_a_look_up_ends_with_the_leadership_however_long_the_store_takes(broker:
     partition = broker.partition("t")
     pending = broker.start(list_offsets, 8, asking(450))
     partition.resign()
+    partition.waiters.wake()
     assert answer_of(broker.receive(list_offsets, 8, pending)) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1)
     broker.cold.answers[0].set_result((4, 460))
     assert answer_of(broker.receive(list_offsets, 8, pending)) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1)
@@ -248,8 +249,10 @@ def test_a_look_up_that_succeeds_is_not_woken_again(broker: AdminBroker) -> None
     broker.append("t", 800)
     broker.cold.answers[0].set_result((4, 460))
     assert answer_of(broker.receive(list_offsets, 8, pending)) == (0, 4, 460)
-    assert len(broker.partition("t").waiters) == 0
-    broker.partition("t").resign()
+    partition = broker.partition("t")
+    assert len(partition.waiters) == 0
+    partition.resign()
+    partition.waiters.wake()
     assert answer_of(broker.receive(list_offsets, 8, pending)) == (0, 4, 460)
 
 

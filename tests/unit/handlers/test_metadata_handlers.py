@@ -16,6 +16,7 @@ from kbroker.errors import ErrorCode
 from kbroker.handlers import describe_topic_partitions, metadata
 from kbroker.handlers.topic_bytes import FORMS_MAX, TopicBytes, encoded
 from kbroker.log.leaders import Leader, Node
+from kbroker.log.new_leadership import Leadership
 from kbroker.protocol.apis.cluster.k03_metadata import MetadataRequest, MetadataRequestTopic
 from kbroker.protocol.apis.topics.k75_describe_topic_partitions import (
     Cursor,
@@ -199,7 +200,7 @@ def test_leaders_are_spread_over_brokers(broker: AdminBroker) -> None:
 def test_the_leader_epoch_is_that_of_the_partition(broker: AdminBroker) -> None:
     topic = broker.create("t", 2)
     broker.logs.resign([(topic.topic_id, 1)])
-    broker.logs.lead(topic.topic_id, 1, LEADER_EPOCH + 9)
+    assert broker.logs.lead([Leadership(topic.topic_id, 1, LEADER_EPOCH + 9, None)]) == []
     partitions = broker.ask(metadata, 12, named("t")).topics[0].partitions
     assert [part.leader_epoch for part in partitions] == [LEADER_EPOCH, LEADER_EPOCH + 9]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.log.log_table import topic_rules
+from kbroker.log.topic_log import topic_rules
 from kbroker.topic_config import parse_topic_config
 
 

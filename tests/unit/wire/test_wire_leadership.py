@@ -50,6 +50,7 @@ class Elsewhere:
 def resign(broker: WireBroker, *partitions: Partition) -> None:
     for partition in partitions:
         partition.resign()
+        partition.waiters.wake()
     broker.wal.commits.fail_closed()
     broker.wal.object_commits.fail_closed()
 
@@ -146,6 +147,7 @@ def test_a_parked_fetch_waits_for_no_partition_that_has_just_been_replaced(tmp_p
         def replace() -> None:
             """On the I/O thread: this broker leads it once more before the fetch gets its turn."""
             old.resign()
+            old.waiters.wake()
             broker.logs.by_name["t"].partitions[0] = Partition(broker.wal, "t", old.topic_id, 0, 7, 2)
 
         broker.reactor.submit(replace)

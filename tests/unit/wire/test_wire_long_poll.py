@@ -240,6 +240,7 @@ def test_bytes_of_a_deleted_topic_are_not_served_under_the_name_of_a_new_one(tmp
             new.set_next_offset(10)  # by now as long, and in objects too
             old.mark_deleted()
             old.resign()
+            old.waiters.wake()
             old.drop()
             broker.logs.by_name["t"].partitions[0] = new
 

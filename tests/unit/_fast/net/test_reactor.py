@@ -73,6 +73,7 @@ def test_a_parked_fetch_follows_a_name_to_the_new_topic(tmp_path):
         def replace():
             new = Partition(broker.wal, "t", bytes(16), 0, 7, 1)
             old.resign()
+            old.waiters.wake()
             old.drop()
             topic.partitions[0] = new
 
