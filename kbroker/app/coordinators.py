@@ -7,7 +7,6 @@ share groups need is loaded with --share-groups only.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kbroker._fast.partition.partition import Partition
@@ -16,8 +15,8 @@ from kbroker.app.internal_topics import LoggedTopic
 from kbroker.app.open_cluster import Cluster
 from kbroker.clock import Clock
 from kbroker.cluster.image import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
+from kbroker.cluster.known_topics import KnownTopics
 from kbroker.cluster.producer_ids import ProducerIds
-from kbroker.cluster.topics import Topics
 from kbroker.coordinator.group.config import GroupConfig
 from kbroker.coordinator.group.coordinator import GroupCoordinator
 from kbroker.coordinator.group.environment import GroupEnvironment, LoggedTopics, TopicChanges
@@ -93,7 +92,7 @@ def build_coordinators(
         markers=MarkerSink(
             logs.partition,
             groups.write_marker,
-            is_deleted=lambda topic, index: not _exists(cluster.topics, topic, index),
+            is_deleted=KnownTopics(cluster.topics).is_deleted,
             now_ms=clock.now_ms,
         ),
         producer_ids=producer_ids,
@@ -104,12 +103,6 @@ def build_coordinators(
         share_partitions = _share_partitions(config, clock, cluster, logs, cold_reader, share_states)
         groups.on_share_member_left = share_partitions.member_left
     return Coordinators(groups, producer_ids, transactions, share_states, share_partitions)
-
-
-def _exists(topics: Topics, name: str, index: int) -> bool:
-    """Whether the metadata has the partition, led here or not. This broker writes them: what they lack was deleted."""
-    topic = topics.image.by_name.get(name)
-    return topic is not None and 0 <= index < topic.partitions
 
 
 def _share_partitions(
@@ -166,13 +159,15 @@ def _groups(
     cold_reader: ColdReader,
     share_states: ShareStates | None,
 ) -> GroupCoordinator:
+    known = KnownTopics(cluster.topics)
     return GroupCoordinator(
         group_config(config),
         clock,
         topic=LoggedTopic(CONSUMER_OFFSETS, cluster.topics, logs, cold_reader),
-        topic_exists=partial(_exists, cluster.topics),
+        topic_exists=known.exists,
+        deleted_topics=known.deleted_names,
         environment=GroupEnvironment(
-            LoggedTopics(logs), lambda group_id: cluster.topics.image.group_configs.get(group_id, {})
+            LoggedTopics(logs, known.deleted_ids), lambda group_id: cluster.topics.image.group_configs.get(group_id, {})
         ),
         share_states=share_states,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from concurrent.futures import Executor, Future
 from typing import Any
 
@@ -69,9 +69,9 @@ from kbroker.protocol.apis.share_groups.k77_share_group_describe import Describe
 class GroupCoordinator:
     """Groups and committed offsets of the broker.
 
-    `topic_exists(topic, partition)` must be fast; `environment` is what consumer groups read of the broker;
-    `share_states` keeps the state of share groups, None: they are not served. The other arguments are ShardSet's.
-    Start it when the topics are known: loads drop the offsets of topics that do not exist.
+    `topic_exists(topic, partition)` must be fast; `deleted_topics()` are the names that no topic has any more, as
+    records say: a load drops their offsets. `environment` is what consumer groups read of the broker; `share_states`
+    keeps the state of share groups, None: they are not served. The other arguments are ShardSet's.
     """
 
     def __init__(
@@ -81,6 +81,7 @@ class GroupCoordinator:
         *,
         topic: InternalTopic,
         topic_exists: Callable[[str, int], bool],
+        deleted_topics: Callable[[], Set[str]],
         environment: GroupEnvironment | None = None,
         share_states: ShareStateStore | None = None,
         executor: Executor | None = None,
@@ -100,7 +101,7 @@ class GroupCoordinator:
             new_shard=lambda: GroupShard(
                 config,
                 clock.now_ms,
-                topic_exists,
+                deleted_topics,
                 lambda: self.counts,
                 environment,
                 None if share_states is None else self._partition_states(share_states),
@@ -298,9 +299,7 @@ class GroupCoordinator:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER if error is ErrorCode.NOT_COORDINATOR else error
 
         marker = Marker(producer_id, producer_epoch, coordinator_epoch, commit)
-        request = Request(
-            lambda shard, _: Result(marker=marker, response=ErrorCode.NONE), refused, waits_for_load=True
-        )
+        request = Request(lambda shard, _: Result(marker=marker, response=ErrorCode.NONE), refused, waits_for_load=True)
         return self.shards.submit_to_partition(partition, request)
 
     def fetch_offsets(self, request: FetchRequest) -> Future[FetchedOffsets | ErrorCode]:
@@ -381,14 +380,10 @@ class GroupCoordinator:
         """The partitions of which a share group has state, by topic id; none for an unknown group."""
         return self._submit(
             group_id,
-            Request(
-                lambda shard, future: share_group_offsets.initialized(shard, group_id), identity, is_read=True
-            ),
+            Request(lambda shard, future: share_group_offsets.initialized(shard, group_id), identity, is_read=True),
         )
 
-    def alter_share_offsets(
-        self, group_id: str, wanted: Sequence[Alteration]
-    ) -> Future[AlterOutcome | ErrorCode]:
+    def alter_share_offsets(self, group_id: str, wanted: Sequence[Alteration]) -> Future[AlterOutcome | ErrorCode]:
         """AlterShareGroupOffsets: the outcome of each partition, or one error for the whole group."""
         return self._submit(
             group_id,
@@ -399,9 +394,7 @@ class GroupCoordinator:
             ),
         )
 
-    def delete_share_offsets(
-        self, group_id: str, topics: Sequence[str]
-    ) -> Future[list[TopicOutcome] | ErrorCode]:
+    def delete_share_offsets(self, group_id: str, topics: Sequence[str]) -> Future[list[TopicOutcome] | ErrorCode]:
         """DeleteShareGroupOffsets: the outcome of each topic, or one error for the whole group."""
         return self._submit(
             group_id,

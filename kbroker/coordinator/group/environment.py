@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,6 +25,10 @@ class TopicCatalog(Protocol):
         """The names of all topics, as they are at the call."""
         ...
 
+    def is_deleted(self, topic: str, topic_id: bytes) -> bool:
+        """Whether a record says that the topic was deleted. A catalog that merely lacks it may be behind."""
+        ...
+
 
 class NoTopics:
     """A catalog without topics."""
@@ -36,6 +40,10 @@ class NoTopics:
     def names(self) -> Iterable[str]:
         """Nothing."""
         return ()
+
+    def is_deleted(self, topic: str, topic_id: bytes) -> bool:
+        """False."""
+        return False
 
 
 # The group's own configs (KIP-848), by name.
@@ -94,10 +102,11 @@ class GroupEnvironment:
 
 
 class LoggedTopics:
-    """The catalog of a broker's log table (kbroker.log.log_table)."""
+    """The catalog of a broker's log table (kbroker.log.log_table). `deleted()` has the ids of deleted topics."""
 
-    def __init__(self, logs: LogTable) -> None:
+    def __init__(self, logs: LogTable, deleted: Callable[[], Container[bytes]]) -> None:
         self._logs = logs
+        self._deleted = deleted
 
     def info(self, topic: str) -> TopicInfo | None:
         """The topic, or None if there is none."""
@@ -107,6 +116,11 @@ class LoggedTopics:
     def names(self) -> Iterable[str]:
         """The names of all topics, as they are at the call."""
         return list(self._logs.by_name)
+
+    def is_deleted(self, topic: str, topic_id: bytes) -> bool:
+        """Also if another topic has its name now."""
+        topic_log = self._logs.by_name.get(topic)
+        return topic_id in self._deleted() if topic_log is None else topic_log.topic_id != topic_id
 
 
 class TopicChanges:

@@ -38,9 +38,10 @@ class GroupShard(GroupTable):
         """Turns replayed state into live groups.
 
         Members keep ids and generation and get a full session timeout, so a restart moves no partition. Offsets of
-        topics that were deleted just before the restart go, lest a new topic of the name inherit them.
+        topics that were deleted while nothing held this shard go, lest a new topic of the name inherit them. Those of
+        topics that the metadata does not know stay: it may not have got so far.
         """
-        result = expiry.drop_topics(self, lambda topic: not self.topic_exists(topic, 0))
+        result = expiry.drop_topics(self, self.deleted_topics().__contains__)
         for group in self.groups.values():
             result.records += group.activate(self)
         result.on_complete = self._follow_when_durable(list(self.groups))

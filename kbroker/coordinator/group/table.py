@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from concurrent.futures import Future
 from typing import Any, ClassVar, TypeVar
 
@@ -166,7 +166,7 @@ class GroupTable(ABC):
         self,
         config: GroupConfig,
         now_ms: Callable[[], int],
-        topic_exists: Callable[[str, int], bool],
+        deleted_topics: Callable[[], Set[str]],
         total: Callable[[], GroupCounts] | None = None,
         environment: GroupEnvironment | None = None,
         share_states: PartitionStates[GroupTable] | None = None,
@@ -178,7 +178,7 @@ class GroupTable(ABC):
         """
         self.config = config
         self.now_ms = now_ms  # wall clock
-        self.topic_exists = topic_exists
+        self.deleted_topics = deleted_topics  # the names that no topic has any more
         self.counts = GroupCounts()
         self.activity = activity or GroupActivity()
         self._total = total or (lambda: self.counts)
@@ -273,9 +273,7 @@ class GroupTable(ABC):
         if self._total().groups >= self.config.groups_max:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, "too many groups")
 
-    def check_room(
-        self, growth: int, *, newcomer: bool, error: ErrorCode = ErrorCode.GROUP_MAX_SIZE_REACHED
-    ) -> None:
+    def check_room(self, growth: int, *, newcomer: bool, error: ErrorCode = ErrorCode.GROUP_MAX_SIZE_REACHED) -> None:
         """Raises `error` if groups may not take `growth` more bytes; a growth of 0 or less is never refused.
 
         A newcomer is a group or member that does not exist yet: the last eighth of the bytes is for existing ones.

@@ -219,14 +219,15 @@ class Bench:
         self.executor = HandExecutor()
         self.logs = logs or [MemoryLog() for _ in range(settings["offsets_topic_partitions"])]
         self.offsets_topic = MemoryTopic(self.logs, exists=has_topic)
-        self.topics: set[str] = {"t", "u"}
+        self.deleted_topics: set[str] = set()
         self.verified: list[tuple[int, int, int]] = []  # producer id and epoch, partition
         self.verification: Callable[[], Future[ErrorCode]] = lambda: answered(ErrorCode.NONE)
         self.coordinator = GroupCoordinator(
             GroupConfig(**settings),
             self.clock,
             topic=self.offsets_topic,
-            topic_exists=lambda topic, partition: topic in self.topics,
+            topic_exists=lambda topic, partition: True,
+            deleted_topics=lambda: self.deleted_topics,
             executor=self.executor,
         )
 
@@ -249,7 +250,7 @@ class Bench:
     def restarted(self, **config: Any) -> Bench:
         """A new coordinator on the durable part of the logs, at the same time."""
         bench = Bench([log.restarted() for log in self.logs], self.offsets_topic.exists, self.clock, **config)
-        bench.topics = self.topics
+        bench.deleted_topics = self.deleted_topics
         return bench.start()
 
     @property

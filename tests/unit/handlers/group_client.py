@@ -73,6 +73,7 @@ class Client:
             self.clock,
             topic=self.offsets_topic,
             topic_exists=lambda topic, partition: topic == "t" and 0 <= partition < 2,
+            deleted_topics=frozenset,
             executor=NowExecutor(),
         )
         self.groups.start_by_hand()

@@ -69,6 +69,9 @@ class Catalog:
     def names(self) -> list[str]:
         return ["t"]
 
+    def is_deleted(self, topic: str, topic_id: bytes) -> bool:
+        return False
+
 
 @pytest.fixture
 def client() -> Client:
@@ -79,6 +82,7 @@ def client() -> Client:
         client.clock,
         topic=MemoryTopic([ListLog()], exists=False),
         topic_exists=lambda topic, partition: topic == "t",
+        deleted_topics=frozenset,
         environment=GroupEnvironment(Catalog()),
         share_states=client.store,  # type: ignore[attr-defined]
         executor=NowExecutor(),
@@ -86,7 +90,7 @@ def client() -> Client:
     client.groups.start_by_hand()
     context = client.context
     context.groups, context.share_states, context.share_groups = client.groups, client.store, True  # type: ignore[attr-defined]
-    partition = SimpleNamespace(high_watermark=lambda: HIGH_WATERMARK)
+    partition = SimpleNamespace(high_watermark=lambda: HIGH_WATERMARK, leader_epoch=1)
     context.logs.partition_by_id = lambda topic_id, index: (
         partition if topic_id == TOPIC_IDS["t"] and 0 <= index < 2 else None
     )
@@ -126,9 +130,7 @@ def alter(client: Client, *offsets: tuple[str, int, int], group: str = "g") -> A
         )
         for name, index, offset in offsets
     ]
-    return client.ask(
-        share_group_alter_offsets, 0, k91.AlterShareGroupOffsetsRequest(group_id=group, topics=topics)
-    )
+    return client.ask(share_group_alter_offsets, 0, k91.AlterShareGroupOffsetsRequest(group_id=group, topics=topics))
 
 
 def forget(client: Client, *topics: str) -> Any:
@@ -189,10 +191,13 @@ def test_describe_offsets(client: Client, version: int) -> None:
 @pytest.mark.parametrize(("complete", "high_watermark", "lag"), [(-1, 100, -1), (3, 50, 0), (0, 91, 1)])
 def test_the_lag_counts_records_that_are_not_done(client: Client, complete: int, high_watermark: int, lag: int) -> None:
     client.store.states["g", TOPIC_IDS["t"], 0] = SharePartitionState(2, 5, 90, complete, ())  # type: ignore[attr-defined]
-    partition = SimpleNamespace(high_watermark=lambda: high_watermark)
+    partition = SimpleNamespace(high_watermark=lambda: high_watermark, leader_epoch=1)
     client.context.logs.partition_by_id = lambda topic_id, index: partition
     (group,) = describe(client, 1, ("g", [("t", [0])]))
     assert group.topics[0].partitions[0].lag == lag
+    partition.leader_epoch = -1
+    (group,) = describe(client, 1, ("g", [("t", [0])]))
+    assert group.topics[0].partitions[0].lag == -1, "its end is not known here"
 
 
 def test_a_partition_whose_state_cannot_be_read_has_an_error(client: Client) -> None:

@@ -66,7 +66,7 @@ def _end(shard: GroupTable, states: PartitionStates[GroupTable], group: ShareEpo
         topic_id
         for topics in (partitions.initializing, partitions.initialized)
         for topic_id, topic in topics.items()
-        if not _exists(shard, topic_id, topic.name)
+        if shard.environment.topics.is_deleted(topic.name, topic_id)
     }
     keys = [(topic_id, index) for topic_id in gone for index in sorted(partitions.held(topic_id))]
     for topic_id, name in partitions.deleting.items():

@@ -275,9 +275,7 @@ def test_log_stays_bounded_and_a_restart_sees_the_same() -> None:
     bench = Bench(snapshot_min_bytes=20_000, snapshot_min_records=100).start()
     generation, ids = bench.stable(2)
     for offset in range(2_000):
-        commit = bench.commit(
-            offset, partition=offset % 5, metadata="m" * 50, generation=generation, member_id=ids[0]
-        )
+        commit = bench.commit(offset, partition=offset % 5, metadata="m" * 50, generation=generation, member_id=ids[0])
         assert commit.result(0) == 0
         assert bench.log.live_bytes < 40_000
     expected = {("t", partition): 1_995 + partition for partition in range(5)}
@@ -461,6 +459,7 @@ def test_a_coordinator_serves_requests_on_its_own_threads() -> None:
         SystemClock(),
         topic=MemoryTopic(logs),
         topic_exists=lambda topic, partition: True,
+        deleted_topics=frozenset,
     )
     coordinator.start()
     join = JoinRequest("g", "", None, "c", "/h", 10_000, 60_000, "consumer", [("range", b"")], False, False)
@@ -541,7 +540,7 @@ def test_offsets_of_a_deleted_topic_are_dropped_however_long_the_log_is_full() -
     bench = Bench(append_timeout_ms=5_000).start()
     bench.commit(1)
     bench.log.refuse_always = FastAppendWait()
-    bench.topics.discard("t")
+    bench.deleted_topics.add("t")
     deleted = bench.coordinator.on_topic_deleted("t")
     bench.advance(60)
     assert not deleted.done()
@@ -551,7 +550,7 @@ def test_offsets_of_a_deleted_topic_are_dropped_however_long_the_log_is_full() -
     bench.log.refuse_always = None
     bench.advance(1)
     assert deleted.done()
-    bench.topics.add("t")
+    bench.deleted_topics.discard("t")
     assert bench.committed() is None
     assert bench.restarted().committed() is None
 
@@ -560,13 +559,13 @@ def test_changes_found_by_a_load_are_written_however_long_the_log_is_full() -> N
     before = Bench(append_timeout_ms=5_000).start()
     before.commit(1)
     after = Bench([before.log.restarted()], append_timeout_ms=5_000)
-    after.topics.discard("t")
+    after.deleted_topics.add("t")
     after.log.refuse_always = FastAppendWait()
     after.start()
     after.advance(60)
     after.log.refuse_always = None
     after.advance(1)
-    after.topics.add("t")
+    after.deleted_topics.discard("t")
     assert after.committed() is None
 
 

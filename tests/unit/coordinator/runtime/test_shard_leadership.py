@@ -67,7 +67,7 @@ def test_what_is_not_led_is_neither_listed_nor_counted() -> None:
 def test_a_topic_can_be_deleted_while_a_shard_is_not_led() -> None:
     bench = two_shards()
     bench.resign(1, partition=1)
-    bench.topics.discard("t")
+    bench.deleted_topics.add("t")
     dropped = bench.coordinator.on_topic_deleted("t")
     bench.run()
     assert dropped.done()

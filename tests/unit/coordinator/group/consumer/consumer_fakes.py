@@ -28,6 +28,7 @@ class Topics:
 
     def __init__(self) -> None:
         self.by_name: dict[str, TopicInfo] = {}
+        self.deleted: set[bytes] = set()
         self._made = 0
 
     def info(self, topic: str) -> TopicInfo | None:
@@ -35,6 +36,12 @@ class Topics:
 
     def names(self) -> Iterable[str]:
         return list(self.by_name)
+
+    def is_deleted(self, topic: str, topic_id: bytes) -> bool:
+        return topic_id in self.deleted
+
+    def delete(self, name: str) -> None:
+        self.deleted.add(self.by_name.pop(name).topic_id)
 
     def put(self, name: str, partitions: int) -> bytes:
         """Creates a topic, or gives it more partitions."""
@@ -66,6 +73,7 @@ class ConsumerBench(Bench):
             self.clock,
             topic=self.offsets_topic,
             topic_exists=lambda topic, partition: True,
+            deleted_topics=frozenset,
             environment=GroupEnvironment(self.catalog, lambda group: self.group_configs.get(group, {})),
             executor=self.executor,
         )
@@ -90,7 +98,7 @@ class ConsumerBench(Bench):
 
     def drop_topic(self, name: str) -> None:
         """Deletes a topic, and notifies the coordinator."""
-        del self.catalog.by_name[name]
+        self.catalog.delete(name)
         self.coordinator.on_topic_changed(name)
         self.run()
 
@@ -100,9 +108,7 @@ class ConsumerBench(Bench):
         self.run()
         return future.result(0)
 
-    def send(
-        self, member_id: str, epoch: int, *, group: str = "g", client: str = "c", **fields: Any
-    ) -> Future[Any]:
+    def send(self, member_id: str, epoch: int, *, group: str = "g", client: str = "c", **fields: Any) -> Future[Any]:
         """One ConsumerGroupHeartbeat; its future."""
         return self.coordinator.consumer_heartbeat(
             ConsumerHeartbeat(group, member_id, epoch, client, "/127.0.0.1", **fields)

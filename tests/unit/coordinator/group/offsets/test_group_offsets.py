@@ -151,11 +151,17 @@ def test_offsets_of_a_topic_deleted_while_down_are_dropped_at_load() -> None:
     bench = Bench().start()
     bench.commit(1, topic="t")
     bench.commit(2, topic="u")
-    bench.topics.discard("t")
+    bench.deleted_topics.add("t")
     after = bench.restarted()
-    after.topics.add("t")
+    after.deleted_topics.discard("t")
     assert after.all_offsets() == {("u", 0): 2}
     assert after.restarted().all_offsets() == {("u", 0): 2}
+
+
+def test_offsets_of_a_topic_that_the_metadata_do_not_have_yet_are_kept() -> None:
+    bench = Bench().start()
+    bench.commit(1, topic="unknown")
+    assert bench.restarted().all_offsets() == {("unknown", 0): 1}
 
 
 def test_only_empty_groups_are_deleted() -> None:

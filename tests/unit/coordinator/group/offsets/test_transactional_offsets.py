@@ -364,7 +364,7 @@ def test_deleting_a_topic_deletes_its_pending_offsets() -> None:
 def test_pending_offsets_of_a_topic_deleted_while_down_are_deleted() -> None:
     bench = Bench().start()
     bench.commit_in_transaction(7, topic="t")
-    bench.topics.discard("t")
+    bench.deleted_topics.add("t")
     after = bench.restarted()
     after.end()
     assert after.all_offsets() == {}

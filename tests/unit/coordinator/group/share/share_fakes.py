@@ -117,6 +117,7 @@ class ShareBench(ConsumerBench):
             self.clock,
             topic=self.offsets_topic,
             topic_exists=lambda topic, partition: True,
+            deleted_topics=frozenset,
             environment=GroupEnvironment(self.catalog, lambda group: self.group_configs.get(group, {})),
             share_states=self.states if serves else None,
             executor=self.executor,

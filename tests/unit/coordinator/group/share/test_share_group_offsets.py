@@ -224,10 +224,23 @@ def test_a_deleted_topic_deletes_its_share_state(bench: ShareBench) -> None:
 def test_state_of_a_topic_deleted_while_the_broker_was_down_is_deleted(bench: ShareBench) -> None:
     bench.topic("t", 2)
     emptied(bench, "t")
-    del bench.catalog.by_name["t"]
+    bench.catalog.delete("t")
     after = bench.restarted()
     assert after.states.offsets() == {}
     assert after.known() == {}
+
+
+def test_state_of_a_topic_that_the_metadata_do_not_have_yet_is_kept(bench: ShareBench) -> None:
+    topic_id = bench.topic("t", 2)
+    emptied(bench, "t")
+    info = bench.catalog.by_name.pop("t")
+    after = bench.restarted()
+    assert set(after.states.offsets()) == {(topic_id, 0), (topic_id, 1)}
+    bench.catalog.by_name["t"] = info
+    after.coordinator.on_topic_changed("t")
+    client = ShareClient(after, "a", "t")
+    client.beat()
+    assert client.reads == {topic_id: every(2)}
 
 
 # -- restarts ----------------------------------------------------------------------------------------------------
