@@ -4,7 +4,7 @@ Behaviour:
 - One log directory, the absolute path of the data directory. A partition's size is what it has in objects, as the
   manifest says, and what its log holds beyond them. The latter is also in the private tag `unflushed_bytes`. Nothing
   lags.
-- Null topics: all. Unknown topics and partitions are left out.
+- Null topics: all. Unknown topics and partitions, and those that are not led here, are left out.
 
 Versions: v2 flexible. v3 top-level error. v4 total and usable bytes (KIP-827): -1, not known, since a bucket has no
 size and that of the disk would mislead tools that compute fill levels. v5 cordoned directories: never.
@@ -64,13 +64,13 @@ def _selected(
 ) -> Iterable[tuple[str, Iterable[Partition]]]:
     if topics is None:
         for name, log in list(context.logs.by_name.items()):
-            yield name, log.partitions
+            yield name, log.led_partitions()
         return
     for topic in topics:
         found = context.logs.by_name.get(topic.topic)
         if found is not None:
-            wanted = sorted({index for index in topic.partitions if 0 <= index < len(found.partitions)})
-            yield topic.topic, [found.partitions[index] for index in wanted]
+            wanted = set(topic.partitions)
+            yield topic.topic, [partition for partition in found.led_partitions() if partition.index in wanted]
 
 
 HANDLER = Handler(35, 1, 5, handle)

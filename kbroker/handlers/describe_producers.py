@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from kbroker.errors import KafkaError
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.leadership import led_partition
+from kbroker.handlers.leadership import check_led, led_partition
 from kbroker.protocol.apis.transactions.k61_describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -34,6 +34,8 @@ def handle(context: Context, info: RequestInfo, request: DescribeProducersReques
 def _describe(context: Context, topic: str, index: int) -> PartitionResponse:
     try:
         partition = led_partition(context, topic, index)
+        producers = partition.producers.active_producers()
+        check_led(partition)
     except KafkaError as error:
         return PartitionResponse(partition_index=index, error_code=error.code)
     return PartitionResponse(
@@ -47,9 +49,7 @@ def _describe(context: Context, topic: str, index: int) -> PartitionResponse:
                 coordinator_epoch=coordinator_epoch,
                 current_txn_start_offset=start_offset,
             )
-            for producer_id, epoch, last_sequence, last_timestamp, coordinator_epoch, start_offset in (
-                partition.producers.active_producers()
-            )
+            for producer_id, epoch, last_sequence, last_timestamp, coordinator_epoch, start_offset in producers
         ],
     )
 

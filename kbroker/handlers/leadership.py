@@ -26,6 +26,12 @@ def led_partition(context: Context, topic: str, index: int, current_leader_epoch
     return partition
 
 
+def check_led(partition: Partition) -> None:
+    """After a read of a partition. Raises KafkaError if it is not led here any more: it may have lost what was read."""
+    if error := end_of(partition):
+        raise KafkaError(error)
+
+
 def end_of(partition: Partition) -> ErrorCode:
     """Why a partition is not led here any more; NONE: it is."""
     if partition.leader_epoch >= 0:

@@ -35,7 +35,7 @@ from kbroker._fast.wal.commit import CallbackWaiter
 from kbroker.errors import CorruptionError, ErrorCode, KafkaError
 from kbroker.futures import gather, map_future
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.leadership import end_of, led_partition
+from kbroker.handlers.leadership import check_led, end_of, led_partition
 from kbroker.log.cold_read import OffsetAndTimestamp
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.timestamp_lookup import max_timestamp, offset_for_timestamp
@@ -120,8 +120,9 @@ def _answer(
     """Fills `answer` now (None), or when the returned future completes."""
     timestamp = asked.timestamp
     if timestamp == LATEST:
-        answer.offset, answer.leader_epoch = upper_bound(partition), partition.leader_epoch
-        _check_led(partition)
+        latest, leader_epoch = upper_bound(partition), partition.leader_epoch
+        check_led(partition)
+        answer.offset, answer.leader_epoch = latest, leader_epoch
         return None
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         answer.offset = partition.log_start_offset
@@ -159,16 +160,11 @@ def _place(
     upper_bound: UpperBound,
     answer: ListOffsetsPartitionResponse,
 ) -> None:
-    _check_led(partition)
-    if found is not None and found[0] < upper_bound(partition):
+    upper = upper_bound(partition)
+    check_led(partition)
+    if found is not None and found[0] < upper:
         answer.offset, answer.timestamp = found
         answer.leader_epoch = _epoch_of(partition, answer.offset)
-
-
-def _check_led(partition: Partition) -> None:
-    """Raises KafkaError if the partition is not led here any more: it may have lost what was looked at."""
-    if error := end_of(partition):
-        raise KafkaError(error)
 
 
 def _place_later(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.handlers.base import Context, Handler, RequestInfo
-from kbroker.handlers.leadership import led_partition
+from kbroker.handlers.leadership import check_led, led_partition
 from kbroker.protocol.apis.records.k23_offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -41,9 +41,10 @@ def handle(context: Context, info: RequestInfo, request: OffsetForLeaderEpochReq
 def _end_offset(context: Context, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
         partition = led_partition(context, topic, asked.partition, asked.current_leader_epoch)
+        epoch, end_offset = partition.log.end_offset_for(asked.leader_epoch)
+        check_led(partition)
     except KafkaError as error:
         return EpochEndOffset(error_code=error.code, partition=asked.partition)
-    epoch, end_offset = partition.log.end_offset_for(asked.leader_epoch)
     return EpochEndOffset(
         error_code=ErrorCode.NONE, partition=asked.partition, leader_epoch=epoch, end_offset=end_offset
     )

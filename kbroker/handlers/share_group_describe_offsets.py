@@ -60,9 +60,7 @@ def _group(
         found = partitions.result()
         if isinstance(found, ErrorCode):
             answer.set_result(
-                DescribeShareGroupOffsetsResponseGroup(
-                    group_id=group_id, error_code=found, error_message=found.name
-                )
+                DescribeShareGroupOffsetsResponseGroup(group_id=group_id, error_code=found, error_message=found.name)
             )
             return
         topics = [
@@ -145,6 +143,7 @@ def _nowhere(partition: int) -> DescribeShareGroupOffsetsResponsePartition:
 def _lag(state: SharePartitionState, partition: Partition | None) -> int:
     if (
         partition is None
+        or partition.leader_epoch < 0
         or state.start_offset == UNKNOWN_START_OFFSET
         or state.delivery_complete_count == UNKNOWN_DELIVERY_COMPLETE_COUNT
     ):

@@ -57,7 +57,7 @@ Commits = list[tuple[str, list[tuple[str, int, int]]]]  # group id, and (topic, 
 
 
 class GroupMetrics:
-    """Of the group coordinator. A committed offset of a topic that is gone has no lag."""
+    """Of the group coordinator. A committed offset of a partition that is gone or not led here has no lag."""
 
     def __init__(self, groups: GroupCoordinator, logs: LogTable, clock: Clock, pause: Pause) -> None:
         self._groups = groups
@@ -74,7 +74,7 @@ class GroupMetrics:
         durations = activity.rebalance_seconds.copy()
         yield REBALANCE_SECONDS.by(((kind,), seconds.buckets()) for kind, seconds in durations.items())
         states: Counter[object] = Counter()
-        lags = _Lags(self._logs, self._clock.now_ms())
+        lags = Lags(self._logs, self._clock.now_ms())
         for shard_states, commits in each_shard(self._groups.shards, _is_empty, _read, self._clock):
             states.update(shard_states)
             for group_id, offsets in in_slices(commits, self._pause):
@@ -85,7 +85,7 @@ class GroupMetrics:
         yield Family(LAG_SECONDS, lags.timed_places, lags.seconds)
 
 
-class _Lags:
+class Lags:
     """Columns of both metrics."""
 
     def __init__(self, logs: LogTable, now_ms: int) -> None:
@@ -98,7 +98,7 @@ class _Lags:
 
     def add(self, group_id: str, topic: str, index: int, offset: int) -> None:
         partition = self._logs.partition(topic, index)
-        if partition is None:
+        if partition is None or partition.leader_epoch < 0:
             return
         found = lag(partition, offset, self._now_ms)
         place = label_text(LAG.labels, (group_id, topic, index))

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 TABLE = MetricTable("Topics")
 TOPICS = TABLE.gauge("kbroker_topics", "Topics, internal ones included", "topics are created by accident")
-PARTITIONS = TABLE.gauge("kbroker_partitions", "Partitions of all topics", "memory grows")
+PARTITIONS = TABLE.gauge("kbroker_partitions", "Partitions that this broker leads", "memory grows")
 LOG_BYTES = TABLE.gauge(
     "kbroker_topic_log_bytes", "Bytes in objects and in the write-ahead log beyond them", "the bucket grows", "topic"
 )
@@ -63,7 +63,7 @@ class LogFacts(NamedTuple):
 
 
 class TopicLogMetrics:
-    """Of each topic, and of each partition if `by_partition`."""
+    """Of each topic, and of each partition if `by_partition`: of what this broker leads, so that brokers add up."""
 
     def __init__(self, logs: LogTable, by_partition: bool, pause: Pause) -> None:
         self._logs = logs
@@ -73,11 +73,15 @@ class TopicLogMetrics:
     def collect(self) -> Iterator[Family]:
         logs = list(self._logs.by_id.values())
         yield TOPICS.value(len(logs))
-        yield PARTITIONS.value(sum(len(log.partitions) for log in logs))
+        led_count = 0
         topics, partitions = Columns(BY_TOPIC), Columns(BY_PARTITION)
         for log in in_slices(logs, self._pause):
+            led = log.led_partitions()
+            if not led:
+                continue
+            led_count += len(led)
             log_bytes = unflushed_bytes = start_offset = end_offset = 0
-            for partition in in_slices(log.partitions, self._pause):
+            for partition in in_slices(led, self._pause):
                 facts = facts_of(partition)
                 log_bytes += facts.log_bytes
                 unflushed_bytes += facts.unflushed_bytes
@@ -87,6 +91,7 @@ class TopicLogMetrics:
                     partitions.add((log.name, partition.index), facts)
             total = LogFacts(log_bytes, unflushed_bytes, start_offset, end_offset)
             topics.add((log.name,), total)
+        yield PARTITIONS.value(led_count)
         yield from topics.families()
         yield from partitions.families()
 

@@ -154,9 +154,7 @@ def test_sizes_are_those_of_objects_and_log_together(broker: AdminBroker, versio
     assert found == {("t", 0): batch_bytes, ("t", 1): 0, ("empty", 0): 0}
     partition = broker.partition("t")
     delta = {"r": [[0, 0, 3, 0, 900, 1, 3, 3, 3]], "e": 3}
-    broker.manifest.commit(
-        change_of({"f": [["t/0.obj", 900, "e", 1]], "p": {partition.topic_id.hex(): {"0": delta}}})
-    )
+    broker.manifest.commit(change_of({"f": [["t/0.obj", 900, "e", 1]], "p": {partition.topic_id.hex(): {"0": delta}}}))
     assert sizes(broker, version, ("t", [0])) == {("t", 0): 900 + batch_bytes}
 
 
@@ -173,6 +171,13 @@ def test_sizes_are_of_the_partitions_asked_for_that_exist(broker: AdminBroker) -
     broker.create("t", 3)
     assert set(sizes(broker, 4, ("t", [2, 0, 0, 7, -1]), ("no", [0]))) == {("t", 0), ("t", 2)}
     assert sizes(broker, 4) == {}
+
+
+@pytest.mark.parametrize("everything", [True, False])
+def test_sizes_are_of_what_is_led_here(broker: AdminBroker, everything: bool) -> None:
+    topic = broker.create("t", 3)
+    broker.logs.resign([(topic.topic_id, 1)])
+    assert set(sizes(broker, 4, ("t", [0, 1, 2]), everything=everything)) == {("t", 0), ("t", 2)}
 
 
 # -- AlterReplicaLogDirs ---------------------------------------------------------------------------------------------
