@@ -234,10 +234,11 @@ class PartitionCache:
     @loop_thread_only
     def drop_resigned(self, topic_id: bytes, index: int) -> None:
         """Drops a partition in all groups, unless it is led here once more."""
-        for group in list(self._groups.values()):
-            for key, shared in list(group.items()):
-                if key[1:] == (topic_id, index) and shared.log.leader_epoch < 0:
-                    self.drop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        for group_id, group in list(self._groups.items()):
+            key = ShareKey(group_id, topic_id, index)
+            shared = group.get(key)
+            if shared is not None and shared.log.leader_epoch < 0:
+                self.drop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def drop_unused(self, group_id: str) -> None:
         """Drops the partitions of a group without sessions; those that are not idle follow when they are."""
