@@ -13,6 +13,8 @@ from until import until
 from kbroker.app.broker import Broker
 from kbroker.app.config import load_config
 from kbroker.app.stopping import Stopping
+from kbroker.coordinator.runtime import appender
+from kbroker.coordinator.runtime.appender import client_error
 from kbroker.coordinator.runtime.request import Request
 from kbroker.errors import ErrorCode
 from kbroker.log.new_leadership import Leadership
@@ -32,13 +34,21 @@ class BrokerInProcess:
         }
         own = {"group.initial.rebalance.delay.ms": 0, **kafka}
         self.refused: Counter[ErrorCode] = Counter()
+        self._refused_before = 0
         refuse = Request.refuse
 
         def counted(request: Request, error: ErrorCode) -> None:
             self.refused[error] += 1
             refuse(request, error)
 
+        def counted_error(error: ErrorCode) -> ErrorCode:
+            """Of an append that was under way: its request is not refused but answered."""
+            told = client_error(error)
+            self.refused[told] += 1
+            return told
+
         monkeypatch.setattr(Request, "refuse", counted)
+        monkeypatch.setattr(appender, "client_error", counted_error)
         self.broker = Broker(load_config(settings, [f"{name}={value}" for name, value in own.items()], environ={}))
         self.broker.start()
         self.host, self.port = self.broker.address
@@ -55,6 +65,7 @@ class BrokerInProcess:
     def without_leader(self, topic: str) -> Iterator[None]:
         """All partitions of an internal topic resign; at the end this broker leads them in the next epoch."""
         logs = self.broker.logs
+        self._refused_before = self.refused[ErrorCode.NOT_COORDINATOR]
         led = [(found.topic_id, found.index, found.leader_epoch) for found in logs.by_name[topic].partitions]
         logs.resign((topic_id, index) for topic_id, index, _ in led)
         yield
@@ -62,8 +73,9 @@ class BrokerInProcess:
         assert logs.lead(wanted) == []
 
     def await_refusal(self, what: str, count: int = 1) -> None:
-        """Waits until that many requests have been told from now on that this is not their coordinator."""
-        expected = self.refused[ErrorCode.NOT_COORDINATOR] + count
+        """Waits until that many requests have been told, since the partitions resigned, that this is not their
+        coordinator: a client may have been told before this is called, and asks elsewhere by now."""
+        expected = self._refused_before + count
         until(lambda: self.refused[ErrorCode.NOT_COORDINATOR] >= expected, what)
 
 
