@@ -22,6 +22,7 @@ LIMITS = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger") 
 
 READ_MEMORY_BYTES = 64 * MIB  # of a task, beside its Python process
 READ_MEMORY_BYTES_MIN = 16 * MIB
+READ_MEMORY_BYTES_MAX = 1 << 40  # the decoder counts in 64 bits
 
 TopicPartition = tuple[str, int]
 
@@ -369,6 +370,8 @@ def _read_memory_bytes(options: Mapping[str, str]) -> int:
         return READ_MEMORY_BYTES
     if given < READ_MEMORY_BYTES_MIN:
         raise OptionError(f"readMemoryBytes must be at least {READ_MEMORY_BYTES_MIN}, not {given}")
+    if given > READ_MEMORY_BYTES_MAX:
+        raise OptionError(f"readMemoryBytes must be at most {READ_MEMORY_BYTES_MAX}, not {given}")
     return given
 
 

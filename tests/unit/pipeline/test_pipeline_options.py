@@ -82,6 +82,7 @@ def test_a_schema_may_only_have_the_tables_columns() -> None:
         ({"object.store": "file:/x"}, "One of the following options must be specified"),
         ({**BASE, "assign": '{"t":[0]}'}, "Only one of the following options"),
         ({**BASE, "readMemoryBytes": "1000000"}, "readMemoryBytes must be at least 16777216, not 1000000"),
+        ({**BASE, "readMemoryBytes": "9" * 20}, "readMemoryBytes must be at most 1099511627776, not 9"),
         ({**BASE, "readMemoryBytes": "64m"}, "readMemoryBytes must be a positive whole number"),
         ({**BASE, "subscribe": " , "}, "No topics to subscribe to"),
         ({"object.store": "file:/x", "assign": "t"}, "No topicpartitions to assign"),
