@@ -13,7 +13,7 @@ from kbroker.exchange.recover.prefix import Position
 from kbroker.exchange.recover.survey import found_scans
 from kbroker.storage.flush.fold import PartitionFold
 from kbroker.storage.formats.object_keys import ObjectKeys
-from kbroker.storage.manifest.partition_state import PartitionState, RefRow, trim_epochs
+from kbroker.storage.manifest.partition_state import PartitionState, RefRow, join_epochs, trim_epochs
 from kbroker.storage.manifest.record import PartitionDelta
 from kbroker.storage.stores.object_store import ObjectStore
 
@@ -46,7 +46,7 @@ class RecoveredPartition:
             open_transactions = known.open_transactions if known is not None else ()
         producers = dict(known.producers) if known is not None else {}
         producers.update((entry[0], entry) for entry in folded.producers)
-        epochs = (known.leader_epochs if known is not None else ()) + folded.leader_epochs
+        epochs = join_epochs(known.leader_epochs if known is not None else (), folded.leader_epochs)
         if epochs and known is None:
             # Compaction may have removed its first batches; nothing precedes it.
             epochs = ((epochs[0][0], self.base_offset), *epochs[1:])

@@ -20,6 +20,7 @@ from kbroker.storage.manifest.partition_state import (
     ProducerEntry,
 )
 from kbroker.storage.manifest.record import PartitionDelta
+from kbroker.storage.manifest.tails import epochs_begun, used_epochs
 
 _TRANSACTIONAL = 1 << 4
 _CONTROL = 1 << 5
@@ -39,10 +40,13 @@ class PartitionFold:
         self.aborted: list[AbortedTransaction] = []
         self._earlier_producers = [fold._touched for fold in reversed(earlier)]
         self._state = state
-        self.last_epoch = state.leader_epochs[-1][0] if state and state.leader_epochs else -1
+        used, self._unused = used_epochs(state) if state else ((), None)
+        self.last_epoch = used[-1][0] if used else -1  # of what is in objects, or was added
         self._open: dict[int, int] = dict(state.open_transactions) if state else {}
         if earlier:
             self.last_epoch = max(self.last_epoch, earlier[-1].last_epoch)
+            if self._unused is not None and self.last_epoch >= self._unused[0]:
+                self._unused = None
             self._open = dict(earlier[-1]._open)
         self._opened_before = tuple(sorted(self._open.items()))
         self._touched: dict[int, ProducerEntry] = {}
@@ -128,7 +132,7 @@ class PartitionFold:
             end_offset=end_offset,
             last_stable_offset=min(self._open.values(), default=end_offset),
             open_transactions=open_transactions if open_transactions != self._opened_before else None,
-            leader_epochs=tuple(self.leader_epochs),
+            leader_epochs=epochs_begun(tuple(self.leader_epochs), self._unused, end_offset),
             aborted=tuple(self.aborted),
             producers=tuple(self._touched.values()),
         )

@@ -368,6 +368,12 @@ def trim_epochs(epochs: tuple[tuple[int, int], ...], log_start_offset: int) -> t
     return ((epochs[first][0], log_start_offset), *epochs[first + 1 :])
 
 
+def join_epochs(epochs: tuple[tuple[int, int], ...], begun: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """Leader epochs after a record that says which ones begin. The row's own, which a move had begin at the row's end,
+    is said again where the leader appended entries of earlier epochs, which its log had."""
+    return (*(entry for entry in epochs if not begun or entry[0] < begun[0][0]), *begun)
+
+
 _FIELDS = (*(name for name in vars(PartitionNumbers) if not name.startswith("_")), *PartitionState.__slots__)
 
 

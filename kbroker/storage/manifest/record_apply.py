@@ -11,10 +11,18 @@ from kbroker.storage.manifest import partition_state
 from kbroker.storage.manifest.checked_columns import CheckedColumns, check_columns
 from kbroker.storage.manifest.deletions import NEVER_MS
 from kbroker.storage.manifest.image import ManifestImage
-from kbroker.storage.manifest.partition_state import COLUMNS, FILE, PartitionState, RefRow, trim_epochs
+from kbroker.storage.manifest.partition_state import (
+    COLUMNS,
+    FILE,
+    PartitionState,
+    RefRow,
+    join_epochs,
+    trim_epochs,
+)
 from kbroker.storage.manifest.record import ManifestRecord, PartitionDelta, parse_record
 from kbroker.storage.manifest.record_check import check_record
 from kbroker.storage.manifest.record_leadership import apply_moves, apply_numbers
+from kbroker.storage.manifest.tails import used_epochs
 
 DROPPED_MAX = 100_000  # deleted topics that are remembered: proof that their orphans may be deleted
 
@@ -139,7 +147,7 @@ def _apply_partition(
     for entry in delta.producers:
         state.producers.put(entry, time_ms)
     if delta.leader_epochs:
-        state.leader_epochs += delta.leader_epochs
+        state.leader_epochs = join_epochs(state.leader_epochs, delta.leader_epochs)
         image.leader_epoch = max(image.leader_epoch, delta.leader_epochs[-1][0])
     state.aborted += delta.aborted
     if delta.aborted_gone:
@@ -173,8 +181,11 @@ def _remove(state: PartitionState, base_offsets: Iterable[int]) -> np.ndarray:
 
 def _move_log_start(state: PartitionState, log_start_offset: int) -> None:
     state.log_start_offset = log_start_offset
-    # Not beyond the flushed end: later epochs below a start that DeleteRecords moved are still to be flushed.
-    state.leader_epochs = trim_epochs(state.leader_epochs, min(log_start_offset, state.end_offset))
+    # Not beyond the flushed end: later epochs below a start that DeleteRecords moved are still to be flushed. Nor the
+    # last one that objects have: the log of the leader may have more of it.
+    used, unused = used_epochs(state)
+    trimmed = trim_epochs(used, min(log_start_offset, state.end_offset))
+    state.leader_epochs = trimmed if unused is None else (*trimmed, unused)
     state.aborted = tuple(entry for entry in state.aborted if entry[2] >= log_start_offset)
 
 

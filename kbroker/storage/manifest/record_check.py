@@ -75,8 +75,21 @@ def _check_partition(image: ManifestImage, topic_id: bytes, partition: int, delt
         raise CorruptionError(f"{what}: last stable offset {delta.last_stable_offset} is above {end_offset}")
     if delta.clean_offset is not None and not state.clean_offset <= delta.clean_offset <= end_offset:
         raise CorruptionError(f"{what}: clean offset {delta.clean_offset} is below the last one or above the end")
-    last_epoch, last_start = state.leader_epochs[-1] if state.leader_epochs else (-1, -1)
-    for epoch, start in delta.leader_epochs:
+    _check_epochs(state, delta, end_offset, what)
+
+
+def _check_epochs(state: PartitionState, delta: PartitionDelta, end_offset: int, what: str) -> None:
+    """Epochs rise. The current one is said again, perhaps after earlier ones, if nothing was appended under it."""
+    epochs, begun = state.leader_epochs, delta.leader_epochs
+    if begun and epochs and begun[0][0] <= epochs[-1][0]:
+        last = epochs[-1]
+        if not (last[0] == state.leader_epoch == begun[-1][0] and state.end_offset <= min(last[1], begun[0][1])):
+            raise CorruptionError(f"{what}: leader epochs {begun} do not follow {last}")
+        if begun[-1][1] > end_offset:
+            raise CorruptionError(f"{what}: leader epoch {begun[-1][0]} begins at {begun[-1][1]}, above {end_offset}")
+        epochs = epochs[:-1]
+    last_epoch, last_start = epochs[-1] if epochs else (-1, -1)
+    for epoch, start in begun:
         if epoch <= last_epoch or start < last_start:
             raise CorruptionError(f"{what}: leader epoch {epoch} at {start} follows {last_epoch} at {last_start}")
         last_epoch, last_start = epoch, start

@@ -14,6 +14,8 @@ from kbroker.storage.manifest.partition_state import PartitionState
 
 EVERY_EPOCH = -1
 
+Epochs = tuple[tuple[int, int], ...]  # with their start offsets
+
 
 class LogEntry(Protocol):
     """A batch in the WAL."""
@@ -82,3 +84,22 @@ def first_offset(row: PartitionState, entries: Sequence[LogEntry]) -> int:
     if entries and entries[-1].end_offset >= row.log_start_offset:
         return entries[0].base_offset
     return max(row.end_offset, row.log_start_offset)
+
+
+def used_epochs(row: PartitionState) -> tuple[Epochs, tuple[int, int] | None]:
+    """The row's leader epochs of which objects have something, and its leader's with its start, if they have not."""
+    epochs = row.leader_epochs
+    if epochs and epochs[-1][0] == row.leader_epoch and epochs[-1][1] >= row.end_offset:
+        return epochs[:-1], epochs[-1]
+    return epochs, None
+
+
+def epochs_begun(added: Epochs, unused: tuple[int, int] | None, end_offset: int) -> Epochs:
+    """What a window up to `end_offset` says of leader epochs: `added`, those that its batches begin, and the leader's,
+    which begins behind what its log had of earlier ones. `unused`: as of used_epochs, None if a window before had it.
+
+    Where the row says so, since it only knew its end, a consumer that has read these would be truncated.
+    """
+    if unused is not None and (not added or added[-1][0] < unused[0]):
+        added = (*added, (unused[0], end_offset))
+    return added if added != (unused,) else ()

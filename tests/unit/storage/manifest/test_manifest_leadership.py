@@ -46,10 +46,10 @@ def apply(image, **content):
     apply_record(image, made)
 
 
-def append(image, base, end, **sender):
+def append(image, base, end, **changes):
     """An object of partition 0."""
     row = RefRow(base, end, 0, 100, 9, 1, 1000, end - base, 0, 0)
-    delta = NO_CHANGE._replace(end_offset=end, added=(row,), **sender)
+    delta = NO_CHANGE._replace(end_offset=end, added=(row,), **changes)
     apply(image, files=(FileEntry(f"k-{base}", 100, "e", 7),), partitions={(TOPIC, 0): delta})
 
 
@@ -101,6 +101,70 @@ def test_an_epoch_without_offsets_leaves_the_history_with_the_next_move():
     apply(image, moves=(move(2, 6),))
     apply(image, moves=(move(1, 7),))
     assert image.partition(TOPIC, 0).leader_epochs == ((5, 0), (7, 10))
+
+
+@pytest.mark.parametrize(
+    ("begun", "epochs"),
+    [
+        (((6, 14),), ((5, 0), (6, 14))),  # all of them are the tail's
+        (((6, 12),), ((5, 0), (6, 12))),
+        (((6, 10),), ((5, 0), (6, 10))),
+        ((), ((5, 0), (6, 10))),
+    ],
+)
+def test_an_epoch_begins_behind_the_entries_of_the_tail_that_its_leader_appends(begun, epochs):
+    image = led()
+    apply(image, moves=(move(1, 6),))
+    append(image, 10, 14, number=1, leader_epoch=6, leader_epochs=begun)
+    assert image.partition(TOPIC, 0).leader_epochs == epochs
+    again = read_checkpoint(write_checkpoint(image), "", "checkpoint 7")
+    assert again.partition(TOPIC, 0).leader_epochs == epochs
+
+
+def test_epochs_of_the_tail_that_no_object_had_come_before_the_one_of_the_leader():
+    image = led()
+    for epoch in (6, 7, 8):
+        apply(image, moves=(move(1, epoch),))
+    append(image, 10, 14, number=1, leader_epoch=8, leader_epochs=((6, 11), (8, 14)))
+    append(image, 14, 20, number=1, leader_epoch=8, leader_epochs=((7, 14), (8, 18)))
+    state = image.partition(TOPIC, 0)
+    assert state.leader_epochs == ((5, 0), (6, 11), (7, 14), (8, 18))
+    assert [state.reach(epoch) for epoch in (5, 8)] == [11, 20]
+    assert image.leader_epoch == 8
+
+
+def test_an_epoch_of_the_tail_outlives_a_log_start_at_the_end_of_its_objects():
+    image = led()
+    apply(image, moves=(move(1, 6),))
+    apply(image, partitions={(TOPIC, 0): NO_CHANGE._replace(log_start_offset=10, number=1, leader_epoch=6)})
+    append(image, 10, 14, number=1, leader_epoch=6, leader_epochs=((6, 12),))
+    assert image.partition(TOPIC, 0).leader_epochs == ((5, 10), (6, 12))
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        ((5, 12),),  # without that of the leader
+        ((5, 10), (6, 12)),  # one that objects have, again
+        ((6, 9),),  # below the end of the objects
+        ((6, 15),),  # above the new one
+        ((6, 12), (7, 13)),  # one that no move has given
+        ((6, 13), (6, 14)),
+    ],
+)
+def test_epochs_of_the_tail_that_do_not_fit_are_refused(begun):
+    image = led()
+    apply(image, moves=(move(1, 6),))
+    row = RefRow(10, 14, 0, 100, 9, 1, 1000, 4, 0, 0)
+    delta = NO_CHANGE._replace(end_offset=14, added=(row,), number=1, leader_epoch=6, leader_epochs=begun)
+    refused(image, "epoch", files=(FileEntry("k", 100, "e", 7),), partitions={(TOPIC, 0): delta})
+
+
+def test_an_epoch_that_objects_have_is_not_said_again():
+    image = led()
+    row = RefRow(10, 14, 0, 100, 9, 1, 1000, 4, 0, 0)
+    delta = NO_CHANGE._replace(end_offset=14, added=(row,), number=1, leader_epoch=5, leader_epochs=((5, 12),))
+    refused(image, "epoch", files=(FileEntry("k", 100, "e", 7),), partitions={(TOPIC, 0): delta})
 
 
 def test_a_mode_change_raises_the_version():
