@@ -58,6 +58,11 @@ class MetadataState:
 
     # -- what the protocol asks ----------------------------------------------------------------------------------
 
+    @property
+    def level(self) -> int:
+        """The finalized level of kbroker.version."""
+        return self.image.level
+
     def knows(self, topic_id: bytes) -> bool:
         """Whether the topic exists."""
         return topic_id in self.image.by_id

@@ -123,7 +123,7 @@ class OwnController:
                 assert leadership is not None
                 leadership.hand_over(led.place, NO_LEADER)
                 leadership.hold(led.place)
-                leadership.resign_flushed(led.place)
+                leadership.end_hold(led.place)
             self._append_all_locked()
             return self._controller.release()
 

@@ -67,9 +67,7 @@ def chosen_parts(request: CommitRequest, chosen: bytes) -> list[Part]:
     heads = iter(array("q", chosen_heads(appends, chosen)))
     return [
         Part(part_id, PartKind.APPEND, topic_id, partition, delta.number, delta.leader_epoch, base, end, delta)
-        for part_id, base, end, (topic_id, partition, delta) in zip(
-            heads, heads, heads, deltas_of(tables), strict=True
-        )
+        for part_id, base, end, (topic_id, partition, delta) in zip(heads, heads, heads, deltas_of(tables), strict=True)
     ]
 
 

@@ -101,8 +101,9 @@ class ClusterBroker:
 
     def _registered(self) -> None:
         self.commits = Commits(self.number)
+        around = self._surroundings
         self.leadership = Leadership(
-            self.number, self.start.directory_id, self.ledger, self.commits, self._surroundings.host
+            self.number, self.start.directory_id, self.ledger, self.commits, around.host, around.clock
         )
         self.leadership.on_reloaded()
 

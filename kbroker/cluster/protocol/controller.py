@@ -6,11 +6,11 @@ import logging
 from collections import deque
 from enum import Enum
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from kbroker.clock import Clock
+from kbroker.cluster.protocol.drafts import Draft, Drafts
 from kbroker.cluster.protocol.election import is_all_clean
-from kbroker.cluster.protocol.joined_record import JoinedRecord
 from kbroker.cluster.protocol.ledger_copy import LedgerCopy, TopicState
 from kbroker.cluster.protocol.messages import (
     EVERY_BROKER,
@@ -26,7 +26,6 @@ from kbroker.cluster.protocol.surroundings import Balance, Leases, MetadataChang
 from kbroker.errors import CorruptionError
 from kbroker.storage.ledger.numbered_log import Fenced
 from kbroker.storage.ledger.ownership import Superseded
-from kbroker.storage.manifest.record_apply import Checked
 from kbroker.storage.stores.object_store import ObjectStore, StoreError
 
 logger = logging.getLogger(__name__)
@@ -60,14 +59,6 @@ class Claims(Protocol):
         ...
 
 
-class _Draft(NamedTuple):
-    """A record that is being appended."""
-
-    joined: JoinedRecord
-    payload: Any
-    checked: Checked
-
-
 class Controller:
     """One term as controller, from its election on. Not thread-safe: the caller serialises all but waits for the store.
 
@@ -92,6 +83,7 @@ class Controller:
         self.failure: Exception | None = None  # of a log, which ended the term: Fenced, CorruptionError
         self.builder = RecordBuilder(ledger, transport, leases, balance)
         self._ledger = ledger
+        self._drafts = Drafts(self.builder, ledger, clock)
         self._claims = claims
         self._transport = transport
         self._clock = clock
@@ -100,7 +92,7 @@ class Controller:
         self._deleting = False
         self._checkpointing: set[Log] = set()
         self._sealed: set[Log] = set()
-        self._draft: _Draft | None = None  # not known to be stored: the copy has it in doubt, or is about to append it
+        self._draft: Draft | None = None  # not known to be stored: the copy has it in doubt, or is about to append it
         self._changes: deque[MetadataChange] = deque()
         self._unchanged: list[tuple[MetadataChange, int]] = []  # changes that are there already, as of a record
 
@@ -246,7 +238,7 @@ class Controller:
         try:
             if copy.settle() is not None:
                 return True
-            draft = self._draft = self._draft or self._draft_record()
+            draft = self._draft = self._draft or self._drafts.next()
             if draft is None:
                 return False
             apply = partial(copy.state.apply_checked, draft.checked)
@@ -256,25 +248,19 @@ class Controller:
         except ValueError as error:
             logger.warning("manifest record split: %s", error)
             if self._draft is not None:
-                self.builder.put_back(self._draft.joined)
+                self._drafts.split(self._draft, str(error))
             self._draft = None
         except (Fenced, CorruptionError) as error:
             self._fail(error)
         return True
 
-    def _manifest_stored(self, draft: _Draft, number: int) -> None:
+    def _manifest_stored(self, draft: Draft, number: int) -> None:
         self._draft = None
+        self.builder.widen()
         if self.leads:
             self._publish(Log.MANIFEST, number, draft.payload)
             for destination, answer in draft.joined.stored_answers(number):
                 self._transport.send(destination, answer)
-
-    def _draft_record(self) -> _Draft | None:
-        joined = self.builder.build()
-        record = joined.record(self._clock.now_ms())
-        if record is None:
-            return None
-        return _Draft(joined, *self._ledger.manifest.state.encode(record, joined.tables))
 
     def append_metadata(self) -> bool:
         """Appends the next change of the metadata; as `append_manifest`."""

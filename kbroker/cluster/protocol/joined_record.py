@@ -18,6 +18,7 @@ from kbroker.cluster.protocol.messages import (
     PartAnswer,
     PartitionId,
     PartKind,
+    RegisterRequest,
     Verdict,
 )
 from kbroker.storage.manifest.group_commit import PARTS_MAX
@@ -30,7 +31,8 @@ class JoinedRecord:
 
     `answers` go out when the record is stored; those of parts get its number then. `next_number` and
     `next_leader_epoch` are the ones that the record gives next. `tables`: what it says of partitions, but for moves,
-    modes and new ones.
+    modes and new ones. `committed`: the requests of which it has parts, with a 1 for each part that it has.
+    `starts`: by nonce, those of its registrations.
     """
 
     def __init__(self, next_number: int, next_leader_epoch: int, parts_max: int = PARTS_MAX) -> None:
@@ -40,23 +42,19 @@ class JoinedRecord:
         self.answers: list[tuple[Destination, Message]] = []
         self.deleted: list[str] = []
         self.tables = PartTables()
+        self.committed: list[tuple[CommitRequest, bytes]] = []
+        self.registrations: list[Registration] = []
+        self.starts: dict[str, RegisterRequest] = {}
+        self.moves: list[Move] = []
         self._touched: Places = {}
         self._starts: set[str | int] = set()  # directory ids and node ids
         self._parts = 0
         self._parts_max = parts_max
-        self._committed: list[tuple[CommitRequest, bytes]] = []  # and 1 for each part that the record has
         self._files: list[FileEntry] = []
-        self._registrations: list[Registration] = []
         self._fences: list[int] = []
-        self._moves: list[Move] = []
         self._modes: list[ModeChange] = []
         self._new: list[NewPartition] = []
         self._dropped: list[tuple[bytes, int]] = []
-
-    @property
-    def requests(self) -> list[CommitRequest]:
-        """The requests of which it has parts."""
-        return [request for request, _ in self._committed]
 
     def is_touched(self, place: PartitionId) -> bool:
         """Whether the record says something of this partition."""
@@ -76,7 +74,7 @@ class JoinedRecord:
 
     def add_registration(self, registration: Registration, earlier_number: int) -> None:
         """A registration, which may fence the directory's earlier number (0: it has none)."""
-        self._registrations.append(registration)
+        self.registrations.append(registration)
         self._starts |= {registration.directory_id, registration.node_id}
         self._parts += 1
         self.next_number = registration.number + 1
@@ -99,7 +97,7 @@ class JoinedRecord:
                 self._add_part(part, request.files, places, ledger)
         add_places(self._touched, request, accepted)
         self._parts += accepted.count(1)
-        self._committed.append((request, accepted))
+        self.committed.append((request, accepted))
 
     def _add_part(self, part: Part, files: tuple[FileEntry, ...], places: array[int], ledger: Ledger) -> None:
         if part.kind is PartKind.MODE and part.mode is not None:
@@ -114,7 +112,7 @@ class JoinedRecord:
     def add_move(self, move: Move) -> None:
         """A partition gets another leader, or another leader epoch."""
         self._touched.setdefault(move.topic_id, set()).add(move.partition)
-        self._moves.append(move)
+        self.moves.append(move)
         self.next_leader_epoch = move.leader_epoch + 1
 
     def add_partition(self, partition: NewPartition) -> None:
@@ -127,13 +125,9 @@ class JoinedRecord:
         self._touched.setdefault(topic_id, set()).update(partitions)
         self._dropped.append((topic_id, grace_ms))
 
-    def has_part_of(self, topic_id: bytes) -> bool:
-        """Whether the record says something of any partition of a topic."""
-        return bool(self._touched.get(topic_id))
-
     def record(self, time_ms: int) -> ManifestRecord | None:
         """The record, without `tables`; None if there is nothing to say."""
-        contents = (self._registrations, self._fences, self.tables, self._moves, self._modes, self._new)
+        contents = (self.registrations, self._fences, self.tables, self.moves, self._modes, self._new)
         if not any((*contents, self._dropped, self.deleted)):
             return None
         return ManifestRecord(
@@ -144,9 +138,9 @@ class JoinedRecord:
             dropped_topics=tuple(self._dropped),
             queued=(),
             deleted=tuple(self.deleted),
-            registrations=tuple(self._registrations),
+            registrations=tuple(self.registrations),
             fences=tuple(self._fences),
-            moves=tuple(self._moves),
+            moves=tuple(self.moves),
             modes=tuple(self._modes),
             new_partitions=tuple(self._new),
         )
@@ -154,7 +148,7 @@ class JoinedRecord:
     def stored_answers(self, number: int) -> list[tuple[Destination, Message]]:
         """The answers once the record is stored, as this number of the manifest."""
         answers: list[tuple[Destination, Message]] = list(self.answers)
-        for request, accepted in self._committed:
+        for request, accepted in self.committed:
             heads = chosen_heads(request.appends, accepted[: request.appends.length])
             given = tuple(
                 PartAnswer(part.id, Verdict.COMMITTED, part.end_offset, number)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 
+from kbroker.clock import Clock
 from kbroker.cluster.protocol import modes
 from kbroker.cluster.protocol.commits import Commits
 from kbroker.cluster.protocol.led_partition import LedPartition, Stage
@@ -17,6 +18,8 @@ from kbroker.storage.manifest.record import ManifestRecord
 
 logger = logging.getLogger(__name__)
 
+HOLD_SECONDS_MAX = 1.0  # of a handover, in which appends wait
+
 
 class Leadership:
     """The led partitions of one broker number. Never waits; the caller serialises.
@@ -25,13 +28,20 @@ class Leadership:
     """
 
     def __init__(
-        self, number: int, directory_id: str, ledger: LedgerCopy[TopicState], commits: Commits, host: PartitionHost
+        self,
+        number: int,
+        directory_id: str,
+        ledger: LedgerCopy[TopicState],
+        commits: Commits,
+        host: PartitionHost,
+        clock: Clock,
     ) -> None:
         self.number = number
         self._directory_id = directory_id
         self._ledger = ledger
         self._commits = commits
         self._host = host
+        self._clock = clock
         self._led: dict[PartitionId, LedPartition] = {}
         self._to_send: dict[PartitionId, None] = {}  # partitions that may have a part due, in order
 
@@ -112,6 +122,8 @@ class Leadership:
                 led.committed = max(led.committed, committed_position(answer))
                 self._host.advance(led)
         elif answer.verdict is not Verdict.TOO_EARLY:
+            if answer.verdict is Verdict.REFUSED:
+                logger.error("commit of %s/%d refused: %s", part.topic_id.hex(), part.partition, answer.reason)
             if part.kind is PartKind.APPEND:
                 self.unload(part.place, answer.verdict, answer.at)
             else:
@@ -164,25 +176,23 @@ class Leadership:
         """What was there is flushed: appends wait now while the rest is flushed."""
         led = self._led.get(place)
         if led is not None and led.stage is Stage.DRAINING:
-            led.stage = Stage.HELD
+            led.stage, led.held_since = Stage.HELD, self._clock.monotonic()
 
-    def resign_flushed(self, place: PartitionId) -> bool:
-        """Resigns to the target once everything is flushed; True if it did."""
+    def end_hold(self, place: PartitionId) -> bool:
+        """Resigns to the target once everything is flushed, or to itself after HOLD_SECONDS_MAX: it then goes on under
+        another epoch with the log that it has. True if it did."""
         led = self._led.get(place)
-        if led is None or led.stage is not Stage.HELD or led.is_rising or not self.is_flushed(led):
+        if led is None or led.stage is not Stage.HELD:
             return False
-        self._resign(led, Successor(led.target, clean=True))
-        return True
+        if self.is_flushed(led) and not led.is_rising:
+            self._resign(led, Successor(led.target, clean=True))
+        elif self._clock.monotonic() - led.held_since >= HOLD_SECONDS_MAX:
+            self._resign(led, Successor(self.number, clean=False))
+        return led.stage is Stage.RESIGNED
 
     def is_flushed(self, led: LedPartition) -> bool:
         """A resignation to another broker follows the last flush: the ledger has everything that the log has."""
         return led.committed >= self._host.end_offset(led)
-
-    def give_up(self, place: PartitionId) -> None:
-        """The hold takes too long: resigns to itself, and goes on under another epoch with the log that it has."""
-        led = self._led.get(place)
-        if led is not None and led.stage is Stage.HELD:
-            self._resign(led, Successor(self.number, clean=False))
 
     def _resign(self, led: LedPartition, successor: Successor) -> None:
         """Final: also without an answer, nothing is appended under this epoch any more."""

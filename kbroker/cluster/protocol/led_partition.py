@@ -25,6 +25,7 @@ class LedPartition:
         committed: up to here the ledger has the log, by the answers to this broker's parts.
         is_rising: a report was sent that everything reached `object`: nothing is acknowledged from the log before the
             own copy shows a later fall.
+        held_since: when appends began to wait, in seconds of the monotonic clock.
         target: to which broker it is being handed over; NO_LEADER: to any.
         resignation: the part that was sent.
         mode_part: the last report of the mode that was sent.
@@ -33,6 +34,7 @@ class LedPartition:
     __slots__ = (
         "base_offset",
         "committed",
+        "held_since",
         "is_rising",
         "leader_epoch",
         "mode_part",
@@ -49,6 +51,7 @@ class LedPartition:
         self.base_offset = self.committed = end_offset
         self.is_rising = False
         self.stage = Stage.OPEN
+        self.held_since = 0.0
         self.target = NO_LEADER
         self.resignation: Part | None = None
         self.mode_part: Part | None = None

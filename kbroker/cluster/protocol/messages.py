@@ -126,16 +126,18 @@ class Verdict(IntEnum):
     TOO_EARLY = 1
     FENCED = 2
     GONE = 3
+    REFUSED = 4  # no record can have it: a fault of its sender
 
 
 class PartAnswer(NamedTuple):
     """The answer to one part. `position`: up to which offset it is committed. `at`: the number of the manifest record
-    that has it, or of the last one that the verdict was judged from."""
+    that has it, or of the last one that the verdict was judged from. `reason`: why it was REFUSED."""
 
     part: int
     verdict: Verdict
     position: int
     at: int
+    reason: str = ""
 
 
 class CommitAnswer(NamedTuple):

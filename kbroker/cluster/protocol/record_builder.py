@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
-from kbroker.cluster.protocol.append_parts import Places, add_places, all_parts, check_request, has_place_of
+from kbroker.cluster.features import LEADERSHIP
+from kbroker.cluster.protocol.append_parts import (
+    Places,
+    add_places,
+    all_parts,
+    check_request,
+    commit_request,
+    has_place_of,
+)
 from kbroker.cluster.protocol.election import is_leaderless, successor
 from kbroker.cluster.protocol.joined_record import JoinedRecord
 from kbroker.cluster.protocol.judge import Judgement, Ledger, Outcome, judge_request
@@ -22,7 +30,7 @@ from kbroker.cluster.protocol.messages import (
 )
 from kbroker.cluster.protocol.modes import reachable
 from kbroker.cluster.protocol.registration import NO_NUMBER, Known, Refused, judge_registration
-from kbroker.cluster.protocol.surroundings import Balance, Leases, Transport
+from kbroker.cluster.protocol.surroundings import Balance, Leases, TopicView, Transport
 from kbroker.storage.manifest.group_commit import PARTS_MAX
 from kbroker.storage.manifest.leadership import Mode, NewPartition, Registration
 from kbroker.storage.manifest.partition_state import PartitionState
@@ -81,11 +89,31 @@ class RecordBuilder:
             return
         self._requests.setdefault((request.number, request.id), request)
 
-    def put_back(self, record: JoinedRecord) -> None:
-        """Judges the requests of a record again that was too large."""
-        self._requests = {(request.number, request.id): request for request in record.requests} | self._requests
-        self.parts_max = max(1, self.parts_max // 2)
+    def put_back(self, record: JoinedRecord, requests: Iterable[CommitRequest | None]) -> None:
+        """A record that was built will not be stored: what is left of its requests, and its starts, is judged again."""
+        left = [request for request in requests if request is not None]
+        self._requests = {(request.number, request.id): request for request in left} | self._requests
+        self._starts = record.starts | self._starts
+        self.deleted[:0] = record.deleted
+        self.unclean |= {(move.topic_id, move.partition) for move in record.moves if move.unclean}
         self.is_survey_due = True
+
+    def widen(self) -> None:
+        """A record was stored: one of more parts is tried again, if there had to be less."""
+        self.parts_max = min(PARTS_MAX, 2 * self.parts_max)
+
+    def refuse(self, request: CommitRequest, reasons: Mapping[int, str]) -> CommitRequest | None:
+        """Parts of a request, by their places, that no record can have. Returns the rest of the request."""
+        parts, at = all_parts(request), self._ledger.manifest.number
+        answers = tuple(PartAnswer(parts[n].id, Verdict.REFUSED, 0, at, reason) for n, reason in reasons.items())
+        self._transport.send(request.number, CommitAnswer(request.id, answers))
+        rest = [part for n, part in enumerate(parts) if n not in reasons]
+        return commit_request(request.id, request.number, request.positions, request.files, rest) if rest else None
+
+    def refuse_start(self, record: JoinedRecord, nonce: str, reason: str) -> None:
+        """A start that no record can have."""
+        del record.starts[nonce]
+        self._transport.send(nonce, RegisterAnswer(nonce, NO_NUMBER, reason))
 
     def targets(self) -> list[int]:
         """The numbers that may be given leadership, in rising order (cluster protocol §2.1, §5)."""
@@ -99,11 +127,21 @@ class RecordBuilder:
 
     # -- the record --------------------------------------------------------------------------------------------
 
-    def build(self) -> JoinedRecord:
-        """Judges what has arrived. The record may have nothing to say."""
+    def empty_record(self) -> JoinedRecord:
+        """One that follows on the own copy."""
         image = self._ledger.image
         leader_epoch = max(image.leader_epoch + 1, self.first_leader_epoch)
-        record = JoinedRecord(image.last_number + 1, leader_epoch, self.parts_max)
+        return JoinedRecord(image.last_number + 1, leader_epoch, self.parts_max)
+
+    def ledger(self) -> Ledger:
+        """What parts are judged on."""
+        return Ledger(self._ledger.image, self._ledger.topics, self.targets())
+
+    def build(self) -> JoinedRecord:
+        """Judges what has arrived. The record may have nothing to say."""
+        record = self.empty_record()
+        if not may_name_brokers(self._ledger.topics):
+            return record
         self._judge_starts(record)
         for number in self.fences_due(record):
             record.add_fence(number)
@@ -128,6 +166,7 @@ class RecordBuilder:
                 known = image.registrations.get(request.directory_id)
                 earlier = known.registration.number if known is not None and not known.fenced else NO_NUMBER
                 record.add_registration(judged, earlier)
+                record.starts[nonce] = request
                 record.answers.append((nonce, RegisterAnswer(nonce, judged.number)))
             elif isinstance(judged, Known):
                 self._transport.send(nonce, RegisterAnswer(nonce, judged.number))
@@ -144,7 +183,7 @@ class RecordBuilder:
         )
 
     def _judge_requests(self, record: JoinedRecord) -> None:
-        ledger = Ledger(self._ledger.image, self._ledger.topics, self.targets())
+        ledger = self.ledger()
         requests, self._requests = self._requests, {}
         waiting: Places = {}
         arrived = iter(requests.items())
@@ -187,10 +226,7 @@ class RecordBuilder:
     def _drop_topics(self, record: JoinedRecord) -> None:
         for topic_id, states in self._ledger.image.partitions.items():
             if self._ledger.topics.is_deleted(topic_id):
-                if record.has_part_of(topic_id):
-                    self.is_survey_due = True
-                else:
-                    record.drop_topic(topic_id, states, self._grace_ms)
+                record.drop_topic(topic_id, states, self._grace_ms)
 
     def _elect(self, record: JoinedRecord) -> None:
         image = self._ledger.image
@@ -231,3 +267,8 @@ def rests_on_fence(request: CommitRequest, record: JoinedRecord) -> bool:
     return request.number in record.fenced or any(
         part.successor is not None and part.successor.number in record.fenced for part in request.parts
     )
+
+
+def may_name_brokers(topics: TopicView) -> bool:
+    """Nothing is written that a release before cannot read until its level is finalized: brokers have no numbers."""
+    return topics.level >= LEADERSHIP

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 class TopicView(Protocol):
     """The metadata, as the protocol sees it; the state of the copy of the metadata log."""
 
+    @property
+    def level(self) -> int:
+        """The finalized level of kbroker.version."""
+        ...
+
     def knows(self, topic_id: bytes) -> bool:
         """Whether the topic exists."""
         ...

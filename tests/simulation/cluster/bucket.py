@@ -50,6 +50,7 @@ class Bucket:
 
     def __init__(self, rng: Random, fault_rate: float) -> None:
         self.fault_rate = fault_rate
+        self.lateness = 0.0  # how often one that its process has given up is put off, when its turn comes
         self.read_waits = 0.0  # share of reads of the ledger that wait for their answer
         self.objects: dict[str, Any] = {}
         self.requests: list[Request] = []
@@ -118,6 +119,9 @@ class Bucket:
     def step(self, place: int, is_healing: bool) -> None:
         """Applies a request, or answers one that was applied; either may fail, or the first come late."""
         request = self.requests[place]
+        is_given_up = request.done is None
+        if is_given_up and self.lateness and not is_healing and self._rng.random() < self.lateness:
+            return
         if not request.is_applied:
             self._apply(request, is_healing)
             if request.done is not None:

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from kbroker.storage.manifest.leadership import Mode
+from kbroker.storage.manifest.partition_state import PartitionState, trim_epochs
 from kbroker.storage.manifest.record import ManifestRecord, PartitionDelta
+from kbroker.storage.manifest.tails import Epochs
 from tests.simulation.cluster.bucket import Bucket
 from tests.simulation.cluster.contents import Contents
 from tests.simulation.cluster.records import Entry, LogState, Place, Record, named
@@ -66,6 +68,8 @@ class Checker:
 
     def _check_delta(self, record: ManifestRecord, place: Place, delta: PartitionDelta) -> None:
         row = self.truth.manifest.partition(*place)
+        if row is None and not self.truth.manifest.last_number:
+            row = PartitionState(*place)  # of a single broker, before any broker had a number
         if row is None:
             raise Violation(f"a part makes a row: {named(place)}")
         if delta.log_start_offset is not None:
@@ -112,6 +116,10 @@ class Checker:
             if dict(row.producers.items()) != expected.producers or dict(row.open_transactions) != expected.open:
                 raise Violation(
                     f"{named(place)}: producer state of the row at {row.end_offset} is not that of its records"
+                )
+            if epochs_with_data(row, row.leader_epochs) != epochs_with_data(row, expected.epochs):
+                raise Violation(
+                    f"{named(place)}: epochs of the row {row.leader_epochs}, of its records {expected.epochs}"
                 )
             if delta.removed:
                 self._check_objects(place)
@@ -170,6 +178,12 @@ class Checker:
             raise Violation(f"{named(place)}@{offset}: {record} is only in a log ({how}), mode reached is object")
         epoch = max(leader_epoch, old[1] if old and old[0] == record else 0)
         self.seen[place, offset] = (record, epoch)
+
+
+def epochs_with_data(row: PartitionState, epochs: Epochs) -> Epochs:
+    """Without those that have nothing between log start and end."""
+    trimmed = trim_epochs(epochs, min(row.log_start_offset, row.end_offset))
+    return tuple(entry for entry in trimmed if entry[1] < row.end_offset)
 
 
 NO_STATE = LogState({}, {})

@@ -7,8 +7,10 @@ from typing import Any
 from kbroker._fast.manifest.part_tables import PartTables
 from kbroker.storage.manifest import record_decode, record_encode
 from kbroker.storage.manifest.part_deltas import deltas_of
-from kbroker.storage.manifest.record import ManifestRecord
+from kbroker.storage.manifest.record import COLUMNS_VERSION, ManifestRecord, parse_record
 from tests.simulation.cluster.violation import Violation
+
+BEFORE = 2  # the newest version of records and checkpoints that the release before knows
 
 _records: list[ManifestRecord] = []
 _known: dict[bytes, ManifestRecord] = {}
@@ -36,10 +38,15 @@ def encode_record(record: ManifestRecord, tables: PartTables | None = None) -> A
     return data
 
 
+def version(payload: Any) -> int:
+    """Of a record, as the log has it."""
+    return int(payload.get("v", COLUMNS_VERSION)) if isinstance(payload, dict) else COLUMNS_VERSION
+
+
 def read_record(payload: Any, name: str) -> ManifestRecord:
     """The record of a payload. Every copy of the log reads each: it is decoded once."""
     if not isinstance(payload, bytes):
-        return _records[payload["record"]]
+        return _records[payload["record"]] if "record" in payload else parse_record(payload, name)
     record = _known.get(payload)
     if record is None:
         record = _known[payload] = record_decode.read_record(payload, name)

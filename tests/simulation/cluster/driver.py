@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from kbroker.cluster.protocol.absence import read_named
 from kbroker.cluster.protocol.controller import Controller, Phase
+from kbroker.cluster.protocol.leadership import HOLD_SECONDS_MAX
 from kbroker.cluster.protocol.led_partition import LedPartition, Stage
 from kbroker.cluster.protocol.messages import Log
-from kbroker.cluster.protocol.orphans import ObjectAuthor, is_orphan
+from kbroker.cluster.protocol.orphans import is_orphan
 from kbroker.errors import StartError
 from kbroker.storage.formats.object_keys import PACKS_DIR, PackKey, parse_key
 from kbroker.storage.ledger.ownership import Superseded
@@ -113,12 +114,12 @@ class Driver:
         broker = self._broker
         if not broker.number:
             return
+        oldest = broker.commits.oldest_under_way()
         for full_key in self._world.bucket.list(f"{KEYS.root}{PACKS_DIR}/"):
             key = KEYS.relative(full_key)
             parsed = parsed_key(key)
-            assert isinstance(parsed, PackKey)
-            author = ObjectAuthor(parsed.broker_epoch, parsed.number)
-            if is_orphan(key, author, broker.copy.image, broker.number, broker.commits.oldest_under_way()):
+            author = parsed.author if isinstance(parsed, PackKey) else None  # the single broker before has none
+            if author is not None and is_orphan(key, author, broker.copy.image, broker.number, oldest):
                 self._world.note("%s deletes the orphan %s", broker, key)
                 self._world.bucket.remove(broker.process, full_key)
 
@@ -151,7 +152,7 @@ class Driver:
         if not is_healing and rng.random() < self._world.weather.checkpoints:
             log = rng.choice(tuple(Log))
             spawn(lambda: controller.checkpoint(log))
-        if is_healing or rng.random() < 0.05:
+        if is_healing or rng.random() < self._world.weather.looks:
             spawn(controller.look)
 
     def hand_over(self) -> None:
@@ -162,9 +163,10 @@ class Driver:
                 if rng.random() < 0.6:
                     leadership.hold(led.place)
             elif led.stage is Stage.HELD:
-                if not leadership.resign_flushed(led.place) and rng.random() < 0.3:
-                    leadership.give_up(led.place)
-                self._tell(led)
+                if rng.random() < 0.3:
+                    self._world.clock.advance(HOLD_SECONDS_MAX)
+                if leadership.end_hold(led.place):
+                    self._tell(led)
 
     def stop(self) -> None:
         """A stop goes on: everything is handed over; the controller releases the cluster, if no broker is left."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kbroker.cluster.features import LEADERSHIP
 from kbroker.storage.manifest.leadership import Mode
 from tests.simulation.cluster.disk import Disk
+from tests.simulation.cluster.old_release import start_release_before
 from tests.simulation.cluster.outsider import FOREIGN
-from tests.simulation.cluster.topics import configured, created, deleted, grown
+from tests.simulation.cluster.topics import configured, created, deleted, finalized, grown
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.broker import Broker
@@ -131,6 +133,15 @@ class Faults:
     def outsider(self, broker: Broker) -> None:
         """A job, a single broker, or the brokers of another etcd want the bucket."""
         self._world.outsider.begin(self._world.rng.choice(("", FOREIGN)))
+
+    def finalize(self, broker: Broker) -> None:
+        """The level at which brokers have numbers is finalized, once all are of a release that knows it."""
+        if self._world.checker.truth.metadata.level < LEADERSHIP:
+            self._world.admin.ask(finalized(LEADERSHIP), do_nothing)
+
+    def old_release(self, broker: Broker) -> None:
+        """A broker of the release before is started: it runs until the level is finalized, then it is refused."""
+        start_release_before(self._world)
 
     def unclean(self, broker: Broker) -> None:
         """An operator gives up what only the logs of lost brokers have."""

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from kbroker.cluster.protocol.commits import Commit
 from kbroker.cluster.protocol.messages import Part, PartKind
-from kbroker.storage.formats.object_keys import pack_key
+from kbroker.storage.formats.object_keys import Author, authored_pack_key
+from kbroker.storage.manifest import tails
 from kbroker.storage.manifest.partition_state import ObjectRef, PartitionState, RefRow
 from kbroker.storage.manifest.record import FileEntry, PartitionDelta
 from tests.simulation.cluster.partition_log import PartitionLog
@@ -67,7 +68,8 @@ class Flushing:
         ahead = broker_ahead(self._broker, log.place)
         before = self._states[ahead[-1].id] if ahead else LogState.of_row(row)
         state = before.after(entries)
-        delta = delta_of_flush(before, state, entries, log.sent, log.end, place_in_object, log.led.leader_epoch)
+        delta = delta_of_flush(before, state, entries, log.sent, log.end, place_in_object)
+        delta = delta._replace(leader_epochs=epochs_of_flush(row, before, state, log.end))
         part = Part(
             self._broker.commits.next_id(), PartKind.APPEND, *log.place, self._broker.number, log.led.leader_epoch,
             log.follows, log.end, delta,
@@ -78,7 +80,7 @@ class Flushing:
     def _store(self, parts: list[Part], counter: int, body: Body) -> Commit:
         broker, commits = self._broker, self._broker.commits
         commit = commits.begin(parts, counter)
-        key = pack_key(broker.number, counter)
+        key = authored_pack_key(Author(broker.number, counter))
         names = [(named(part.place), part.base_offset, part.end_offset) for part in parts]
         broker.world.note("%s stores %s for %s", broker, key, names)
         files = [file_entry(key, body)]
@@ -147,7 +149,6 @@ def delta_of_flush(
     base: int,
     end: int,
     place_in_object: int,
-    leader_epoch: int,
 ) -> PartitionDelta:
     """What a record has to say of a window's partition, as storage.flush.fold says it."""
     return EMPTY._replace(
@@ -156,8 +157,16 @@ def delta_of_flush(
         open_transactions=tuple(sorted(state.open.items())) if state.open != before.open else None,
         aborted=tuple(aborted_in(before, entries)),
         producers=state.touched_since(before),
-        added=(reference(place_in_object, base, end, leader_epoch),),
+        added=(reference(place_in_object, base, end, entries[-1].leader_epoch),),
     )
+
+
+def epochs_of_flush(row: PartitionState, before: LogState, state: LogState, end: int) -> tails.Epochs:
+    """What it says of leader epochs."""
+    _, unused = tails.used_epochs(row)
+    if unused is not None and before.epochs and before.epochs[-1][0] >= unused[0]:
+        unused = None
+    return tails.epochs_begun(state.epochs[len(before.epochs) :], unused, end)
 
 
 EMPTY = PartitionDelta(0, None, None, None, None, (), (), (), (), ())

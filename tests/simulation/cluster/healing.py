@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kbroker.cluster.protocol.led_partition import Stage
 from kbroker.storage.manifest.leadership import Mode
 from kbroker.storage.manifest.partition_state import PartitionState
+from tests.simulation.cluster.copies import check_copies
 from tests.simulation.cluster.partition_log import PartitionLog
 from tests.simulation.cluster.records import Place, named
 from tests.simulation.cluster.topics import durability, places
@@ -34,6 +35,7 @@ def heal(world: World) -> None:
         if broker is not world.etcd.elected and broker.controller is not None:
             broker.controller.resign("its session is over")
     world.clients.add_final(world.user_places())
+    world.faults.finalize(world.brokers[0])
     reason: str | None = ""
     for round_ in range(ROUNDS):
         _restart(world)
@@ -41,6 +43,7 @@ def heal(world: World) -> None:
         for producer in list(world.clients.producers):
             world.clients.produce(producer)
         world.clients.step_transaction()
+        world.deliver_all()
         if round_ % REPEAT_EVERY == 0:
             world.admin.repeat_all()
         world.settle_once(is_sweeping=round_ % SWEEPS_EVERY == 0)
@@ -169,6 +172,7 @@ def _unsettled_clients(world: World) -> str | None:
 
 def check_end(world: World) -> None:
     """Compares what was seen with what is there. Raises Violation."""
+    check_copies(world)
     checker, truth = world.checker, world.checker.truth
     live, deleted = truth.metadata.by_id, truth.metadata.deleted
     for topic_id in checker.deletions_answered:

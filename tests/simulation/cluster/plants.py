@@ -15,6 +15,7 @@ from kbroker.cluster.protocol import (
     broker,
     commits,
     controller,
+    drafts,
     election,
     joined_record,
     judge,
@@ -40,10 +41,13 @@ from tests.simulation.cluster.weather import (
     CLAIMS,
     COPIES,
     DELETIONS,
+    LAGGING,
     LEADERS,
     MERGES,
     PAUSES,
     RELEASES,
+    STALE,
+    UPGRADES,
     Theme,
 )
 from tests.simulation.cluster.world import World
@@ -155,7 +159,7 @@ def streaming_first(append: Any) -> Any:
 
     def wrong(self: Any) -> Any:
         if self.leads and not self._ledger.manifest.is_busy and self._draft is None:
-            self._draft = self._draft_record()
+            self._draft = self._drafts.next()
             if self._draft is not None:
                 number = self._ledger.manifest.number + 1
                 self._publish(controller.Log.MANIFEST, number, self._draft.payload)
@@ -361,12 +365,12 @@ def every_entry(entries: Any, row: Any, directory_id: str) -> tuple[list[Any], i
     return found, 0
 
 
-def deleting_first(draft_record: Any) -> Any:
+def deleting_first(next_draft: Any) -> Any:
     """Replaced objects are deleted before the record is stored."""
 
     def wrong(self: Any) -> Any:
-        draft = draft_record(self)
-        for request in draft.joined.requests if draft is not None else ():
+        draft = next_draft(self)
+        for request, _ in draft.joined.committed if draft is not None else ():
             for part in request.parts:
                 for key in part.replaced:
                     World.running.bucket.delete(self._ledger.image.root + key)
@@ -448,8 +452,7 @@ RULES = {
     ),
     "behind": Rule(
         "3", "a controller whose copy is behind the sender's gives no verdict",
-        always(False, (ledger_copy.LedgerCopy, "is_behind")),
-        Theme({"election": 1, "topic": 1, "pause": 1, "wake": 2}, 3),
+        always(False, (ledger_copy.LedgerCopy, "is_behind")), LAGGING,
     ),
     "time-out": Rule(
         "3", "a request without an answer is sent again as it is",
@@ -461,8 +464,7 @@ RULES = {
     ),
     "unchanged-look": Rule(
         "3", "a change is said to be there already once the controller has found no higher claim",
-        wrapped(controller.Controller, "append_metadata", answering_at_once),
-        Theme({"election": 2, "topic": 2, "pause": 1.5, "wake": 2}, 2),
+        wrapped(controller.Controller, "append_metadata", answering_at_once), STALE,
     ),
     "checkpoint-number": Rule(
         "3", "a checkpoint holds the state as of the record that it is named for",
@@ -483,6 +485,10 @@ RULES = {
     "release-final": Rule(
         "3", "once a release was sent, its controller appends nothing",
         replaced(controller.Controller, "release", releasing_while_it_leads), RELEASES._replace(longer=2),
+    ),
+    "level-first": Rule(
+        "3", "brokers have numbers once the level that says so is finalized",
+        always(True, (record_builder, "may_name_brokers")), UPGRADES,
     ),
     "epoch-check": Rule(
         "4", "a part needs the current leader epoch",
@@ -556,6 +562,10 @@ RULES = {
         "5", "under a new epoch with the old tail, the tail's entries of the log are kept",
         wrapped(tails, "tail_epoch", tail_of_this_epoch_only),
     ),
+    "tail-epochs": Rule(
+        "5", "a leader epoch begins behind the entries of the tail that its leader appends",
+        replaced(tails, "epochs_begun", lambda added, unused, end: added if unused is None else ()),
+    ),
     "resign-final": Rule(
         "5", "after a resignation nothing is appended under that epoch",
         replaced(leadership.Leadership, "_resign", resigned_and_open),
@@ -606,7 +616,7 @@ RULES = {
     ),
     "delete-after-record": Rule(
         "D4", "a replaced object is deleted after the record that replaced it",
-        wrapped(controller.Controller, "_draft_record", deleting_first),
+        wrapped(drafts.Drafts, "next", deleting_first),
     ),
 }  # fmt: skip
 

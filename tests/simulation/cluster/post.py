@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 from kbroker.cluster.protocol.messages import (
     CONTROLLER,
     EVERY_BROKER,
+    CommitAnswer,
     CommitRequest,
     Destination,
     Message,
     ReadyRequest,
     RegisterRequest,
     StreamedRecord,
+    Verdict,
 )
+from tests.simulation.cluster.violation import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.broker import Broker
@@ -26,8 +29,12 @@ class Post:
         self._broker = broker
 
     def send(self, to: Destination, message: Message) -> None:
-        """Sends it to the processes that have this address now."""
+        """Sends it to the processes that have this address now. Raises Violation for a part that is refused: the
+        judge lets none through that no record can have."""
         world, sender = self._broker.world, self._broker
+        for answer in message.answers if isinstance(message, CommitAnswer) else ():
+            if answer.verdict is Verdict.REFUSED:
+                raise Violation(f"the check of a record refuses it: {answer.reason}")
         if not sender.is_running:
             return
         if to == CONTROLLER:

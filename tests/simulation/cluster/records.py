@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from kbroker.storage.manifest import tails
 from kbroker.storage.manifest.partition_state import (
     PRODUCER_BATCHES_MAX,
     AbortedTransaction,
@@ -81,20 +82,23 @@ class Entry(NamedTuple):
 
 
 class LogState(NamedTuple):
-    """Producers and open transactions of a partition at an offset; never changed in place."""
+    """Producers, open transactions and leader epochs of a partition at an offset; never changed in place."""
 
     producers: dict[int, ProducerEntry]
     open: dict[int, int]  # producer -> first offset
+    epochs: tails.Epochs = ()
 
     @classmethod
     def of_row(cls, row: PartitionState) -> LogState:
         """As the ledger has it at the row's end."""
-        return cls(dict(row.producers.items()), dict(row.open_transactions))
+        return cls(dict(row.producers.items()), dict(row.open_transactions), tails.used_epochs(row)[0])
 
     def after(self, entries: Iterable[Entry]) -> LogState:
         """After these entries too."""
-        producers, open_ = dict(self.producers), dict(self.open)
-        for _, offset, _, record in entries:
+        producers, open_, epochs = dict(self.producers), dict(self.open), self.epochs
+        for _, offset, leader_epoch, record in entries:
+            if not epochs or epochs[-1][0] < leader_epoch:
+                epochs = (*epochs, (leader_epoch, offset))
             if type(record) is Data:
                 _, _, coordinator, _, first, batches = producers.get(record.producer, (0, 0, -1, -1, -1, ()))
                 if record.in_transaction and first < 0:
@@ -105,7 +109,7 @@ class LogState(NamedTuple):
                 batches = producers.get(record.transaction, (0, 0, -1, -1, -1, ()))[5]
                 open_.pop(record.transaction, None)
                 producers[record.transaction] = (record.transaction, 0, 0, offset, -1, batches)
-        return LogState(producers, open_)
+        return LogState(producers, open_, epochs)
 
     def is_ended(self, transaction: int) -> bool:
         """Its marker is there: nothing of it may follow."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from kbroker.cluster.features import FEATURE
 from kbroker.cluster.image import INTERNAL_TOPICS, TRANSACTION_STATE, MetadataImage
 from kbroker.cluster.metadata_state import MetadataState
 from kbroker.cluster.records import (
+    FeatureLevel,
     MetadataRecord,
     PartitionsAdded,
     TopicConfigs,
@@ -95,3 +97,8 @@ def grown(topic_id: bytes, partitions: int) -> Build:
         return PartitionsAdded(topic_id, partitions) if topic is not None and topic.partitions < partitions else None
 
     return build
+
+
+def finalized(level: int) -> Build:
+    """Finalizes a level of kbroker.version, if a lower one is."""
+    return lambda image: FeatureLevel(FEATURE, level) if image.level < level else None

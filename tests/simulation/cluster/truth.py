@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from kbroker.cluster.features import LEADERSHIP
 from kbroker.cluster.image import MetadataImage
 from kbroker.cluster.records import parse_payload
 from kbroker.storage.formats.object_keys import ObjectKeys
@@ -14,8 +15,10 @@ from kbroker.storage.manifest.record import ManifestRecord
 from kbroker.storage.manifest.record_apply import apply_record
 from kbroker.storage.manifest.record_check import check_record
 from kbroker.storage.manifest.record_decode import read_record
+from tests.simulation.cluster import codec
 from tests.simulation.cluster.bucket import Bucket
 from tests.simulation.cluster.records import Entry, Place, named
+from tests.simulation.cluster.violation import Violation
 
 KEYS = ObjectKeys("4L6g3nShT-eMCtK--X86sw")
 
@@ -76,6 +79,8 @@ class Truth:
     def _on_manifest(self, number: int, kind: str, payload: Any) -> None:
         name = f"manifest record {number}"
         record = read_record(payload, name)
+        if codec.version(payload) > codec.BEFORE and self.metadata.level < LEADERSHIP:
+            raise Violation(f"{name}, at level {self.metadata.level}, is of a version that it does not allow")
         self._note("manifest %d: %s", number, Brief(record))
         self._before(record)
         check_record(self.manifest, record, name)

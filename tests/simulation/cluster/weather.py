@@ -8,7 +8,7 @@ from typing import NamedTuple
 RATES = {
     "crash": 1.0, "start": 2.5, "pause": 0.8, "wake": 1.6, "cut": 0.6, "join": 1.2, "session": 0.8, "election": 1.0,
     "copy_disk": 0.5, "lose_disk": 0.3, "topic": 0.8, "config": 1.2, "drain": 2.0, "unclean": 0.4,
-    "grow": 0.3, "shut_down": 0.1, "outsider": 0.3,
+    "grow": 0.3, "shut_down": 0.1, "outsider": 0.3, "finalize": 0.3, "old_release": 0.1,
 }  # fmt: skip
 CURES = (("crash", "start"), ("pause", "wake"), ("cut", "join"))
 
@@ -33,10 +33,22 @@ DELETIONS = Theme(
     {"crash": 2, "start": 3, "session": 3, "lose_disk": 1, "unclean": 3}, 1, {"deletions": 0.6, "retention": 0.3}
 )
 CHECKPOINTS = Theme({"election": 2, "pause": 2, "wake": 1.5, "cut": 1, "join": 1}, 1, {"checkpoints": 0.7})
-RELEASES = Theme({"shut_down": 1, "outsider": 3, "start": 4, "election": 0.2}, 1, {"haste": 0.03, "read_waits": 0.7})
+RELEASES = Theme(
+    {"shut_down": 1, "outsider": 3, "start": 4, "election": 0.2},
+    1,
+    {"haste": 0.03, "read_waits": 0.7, "store_faults": 0.2, "lateness": 0.9},
+)
+# A controller that is superseded and does not notice: it hears little of the stream, is asked, and does not look.
+UNAWARE = {"stale": 0.5, "has_laggard": True, "laggard_leads": True, "looks": 0.0, "haste": 0.12}
+STALE = Theme({"election": 0.6, "topic": 6, "cut": 1.5, "join": 0.3}, 2, UNAWARE)
+LAGGING = Theme({"election": 0.6, "topic": 2, "drain": 4}, 2, UNAWARE)
+UPGRADES = Theme(
+    {"finalize": 1.5, "old_release": 3, "crash": 1, "start": 3, "election": 1, "topic": 1}, 1, {"is_upgrade": True}
+)
 MERGES = Theme({"drain": 1, "election": 0.5}, 3)
 THEMES: tuple[Theme | None, ...] = (
-    None, None, COPIES, MODES, TOPICS, CONTROLLERS, LEADERS, DELETIONS, CHECKPOINTS, RELEASES,
+    None, None, COPIES, MODES, TOPICS, CONTROLLERS, LEADERS, DELETIONS, CHECKPOINTS, RELEASES, STALE, LAGGING,
+    UPGRADES,
 )  # fmt: skip
 
 
@@ -50,6 +62,11 @@ class Weather:
         self.deletions = rng.choice((0, 0, 0.3))  # share of DeleteRecords among reads
         self.compaction = rng.choice((0, 0, 0.5))  # share among merges
         self.retention = rng.choice((0, 0, 0.5))  # share of retention among merges
+        self.lateness = rng.choice((0, 0, 0.8))  # of requests to the store that come after their time-out
+        self.stale = rng.choice((0.2, 0.2, 0.5))  # share of requests to what may have been the controller before
+        self.has_laggard, self.laggard_leads = rng.random() < 0.7, rng.random() < 0.2
+        self.looks = rng.choice((0, 0.05, 0.05))  # at the claims, for each step of the controller
+        self.is_upgrade = rng.random() < 0.03  # begins with the bucket of a single broker of the release before
         self.haste = rng.choice((0.03, 0.06, 0.12))  # share of faults among the steps
         rates = {fault: rate * rng.choice((0, 1, 1, 3)) for fault, rate in RATES.items()}
         drawn = rng.choice(THEMES)

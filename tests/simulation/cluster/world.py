@@ -14,7 +14,7 @@ from kbroker.cluster.protocol.messages import RegisterAnswer
 from kbroker.storage.manifest.leadership import Mode, Registration
 from kbroker.storage.manifest.record import ManifestRecord
 from tests.simulation.cluster.admin import Admin
-from tests.simulation.cluster.beginning import fill
+from tests.simulation.cluster.beginning import fill, fill_before
 from tests.simulation.cluster.broker import CLUSTER, Broker
 from tests.simulation.cluster.bucket import Bucket
 from tests.simulation.cluster.checker import Checker
@@ -69,22 +69,29 @@ class World:
         ids = [self.transaction_place[0], self.new_topic_id(), self.new_topic_id()]
         modes = [rng.choice((Mode.WAL, Mode.WAL if self.weather.has_copies else Mode.OBJECT)) for _ in ids[1:]]
         partitions = [1, *rng.choice(PARTITIONS)]
-        fill(self.bucket, CLUSTER, ids, modes, partitions, [rng.randint(1, BROKERS) for _ in range(sum(partitions))])
+        if self.weather.is_upgrade:
+            fill_before(self.bucket, ids, modes, partitions, self.new_id())
+        else:
+            fill(
+                self.bucket, CLUSTER, ids, modes, partitions, [rng.randint(1, BROKERS) for _ in range(sum(partitions))]
+            )
         for number, broker in enumerate(brokers, 1):
             assert broker.disk is not None
             broker.start(broker.disk, f"n{number}")
-            broker.cluster.deliver(RegisterAnswer(broker.nonce, number))
+            if not self.weather.is_upgrade:
+                broker.cluster.deliver(RegisterAnswer(broker.nonce, number))
         self.faults.election(brokers[0])
         while not brokers[0].is_leading_cluster:
             brokers[0].driver.lead_cluster()
-            self._deliver_all()
+            self.deliver_all()
         for broker in brokers:
             broker.driver.send_requests()
-        self._deliver_all()
-        self.network.laggard = rng.choice([*brokers, brokers[0], None, None])
+        self.deliver_all()
+        if self.weather.has_laggard:
+            self.network.laggard = brokers[0] if self.weather.laggard_leads else rng.choice(brokers)
         places = self.user_places()
         self.clients = Clients(self, (places[0], places[0], places[-1]))
-        self.bucket.read_waits = self.weather.read_waits
+        self.bucket.read_waits, self.bucket.lateness = self.weather.read_waits, self.weather.lateness
         self.is_healing = False
 
     # -- for all ------------------------------------------------------------------------------------------------
@@ -120,7 +127,7 @@ class World:
 
     def find_controller(self) -> Broker | None:
         """Mostly the one that etcd names; sometimes one that still thinks so."""
-        if self.is_healing or self.rng.random() < 0.8:
+        if self.is_healing or self.rng.random() >= self.weather.stale:
             return self.etcd.elected
         return self.rng.choice([b for b in self.brokers if b.controller] or self.brokers)
 
@@ -218,9 +225,10 @@ class World:
         for actions in (*ROUND, ("sweep",)) if is_sweeping else ROUND:
             for broker in self.brokers:
                 broker.driver.act_on(actions)
-            self._deliver_all()
+            self.deliver_all()
 
-    def _deliver_all(self) -> None:
+    def deliver_all(self) -> None:
+        """Everything under way arrives, and what follows from it."""
         while self.network.messages or self.bucket.requests:
             for _ in range(len(self.bucket.requests)):
                 self.bucket.step(0, True)

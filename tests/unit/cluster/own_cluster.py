@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kbroker.clock import ManualClock
+from kbroker.cluster.features import LEADERSHIP
 from kbroker.cluster.image import MetadataImage
-from kbroker.cluster.metadata_state import metadata_copy
+from kbroker.cluster.metadata_state import RECORD_KIND, MetadataState
 from kbroker.cluster.own_controller import OwnController
 from kbroker.cluster.protocol.commits import Commit
 from kbroker.cluster.protocol.ledger_copy import LedgerCopy
@@ -19,6 +20,7 @@ from kbroker.cluster.protocol.registration import Description, SavedIdentity, St
 from kbroker.cluster.records import MetadataRecord, TopicCreated, payload
 from kbroker.retry_policy import RetryPolicy
 from kbroker.storage.formats.object_keys import Author, authored_pack_key, pack_key
+from kbroker.storage.ledger.log_copy import LogCopy
 from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.ledger.ownership import claim
 from kbroker.storage.manifest.image import ManifestImage
@@ -86,7 +88,7 @@ class Process:
         self.commits = Manifest(log, clock, root=ROOT, record_version=lambda: 3)
         self.manifest, self.lock = self.commits.copy, self.commits.lock
         log = NumberedLog(store, ROOT + "_metadata", held.epoch, nonce, retries=ONCE)
-        self.metadata = metadata_copy(log, self.lock)
+        self.metadata = LogCopy(log, RECORD_KIND, state_at_level, self.lock)
         self.commits.load()
         with self.lock:
             self.metadata.load()
@@ -136,6 +138,11 @@ class Process:
             commit = commits.begin([part._replace(id=commits.next_id())], counter)
             commits.stored(commit, [file(authored_pack_key(Author(broker.number, counter)))])
             return commit
+
+
+def state_at_level() -> MetadataState:
+    """Of a cluster whose brokers may have numbers."""
+    return MetadataState(MetadataImage(level=LEADERSHIP))
 
 
 def alone(store: ObjectStore, disk: Disk, **configs: str) -> None:

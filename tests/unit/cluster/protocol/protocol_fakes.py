@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from kbroker.cluster.features import LEADERSHIP
 from kbroker.cluster.protocol.append_parts import commit_request
 from kbroker.cluster.protocol.led_partition import LedPartition
 from kbroker.cluster.protocol.messages import (
@@ -120,6 +121,7 @@ class Topics:
     def __init__(self, **wanted: Mode) -> None:
         self.wanted = {name.encode() * 16: mode for name, mode in (wanted or {"t": Mode.WAL, "u": Mode.WAL}).items()}
         self.deleted: set[bytes] = set()
+        self.level = LEADERSHIP
 
     @classmethod
     def none(cls) -> Topics:

@@ -46,7 +46,7 @@ def test_windows_of_many_senders_are_joined_into_one_record() -> None:
     assert led is not None
     first.led.hand_over(Q, second.number)
     first.led.hold(Q)
-    assert first.led.resign_flushed(Q)
+    assert first.led.end_hold(Q)
     first.send_requests()
     cluster.settle()
     before = first.ledger.manifest.number
@@ -133,6 +133,7 @@ def test_request_that_finds_no_room_waits_with_all_behind_it() -> None:
     cluster.deliver()
     ends = []
     while controller.append_manifest():
+        controller.builder.parts_max = 1
         ends.append([broker.ledger.image.partition(*place).end_offset for place in (P, Q)])
     assert ends == [[5, 0], [5, 3], [8, 3]]
 
@@ -267,6 +268,25 @@ def test_record_that_is_too_large_is_split(monkeypatch: pytest.MonkeyPatch) -> N
     cluster.settle()
     assert broker.ledger.manifest.number == before + 2
     assert [broker.led.get(place).committed for place in (P, Q)] == [5, 3]
+    assert broker.controller.builder.parts_max > 2
+
+
+def test_request_that_is_too_large_for_a_record_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = running(1, t=Mode.OBJECT, u=Mode.OBJECT)
+    broker = cluster.brokers[0]
+    append = LogCopy.append
+
+    def refuse_five_records(self: LogCopy[ManifestState], payload: bytes, *rest: Any) -> int:
+        if any(delta.end_offset == 5 for delta in read_record(payload, "record").partitions.values()):
+            raise ValueError("too large")
+        return append(self, payload, *rest)
+
+    monkeypatch.setattr(LogCopy, "append", refuse_five_records)
+    broker.flush(P, 5)
+    broker.flush(Q, 3)
+    cluster.settle()
+    assert broker.led.get(P) is None
+    assert broker.led.get(Q).committed == 3
 
 
 def test_controller_need_not_be_registered() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kbroker.cluster.protocol.leadership import HOLD_SECONDS_MAX
 from kbroker.cluster.protocol.led_partition import LedPartition, Stage
 from kbroker.cluster.protocol.messages import PartAnswer, Verdict
 from kbroker.storage.ledger.ownership import newest_claim
@@ -26,7 +27,7 @@ def led(broker: Broker) -> LedPartition:
 def resign(broker: Broker, target: int) -> None:
     broker.led.hand_over(P, target)
     broker.led.hold(P)
-    assert broker.led.resign_flushed(P)
+    assert broker.led.end_hold(P)
     broker.send_requests()
 
 
@@ -46,7 +47,7 @@ def test_appends_are_taken_until_the_hold_and_never_after_the_resignation(cluste
     assert led(broker).takes_appends
     broker.led.hold(P)
     assert not led(broker).takes_appends
-    broker.led.resign_flushed(P)
+    broker.led.end_hold(P)
     assert led(broker).stage is Stage.RESIGNED
     assert not led(broker).takes_appends
 
@@ -56,10 +57,10 @@ def test_resignation_to_another_waits_for_the_last_flush(cluster: Cluster) -> No
     broker.logs.ends[P] = 5
     broker.led.hand_over(P, 2)
     broker.led.hold(P)
-    assert not broker.led.resign_flushed(P)
+    assert not broker.led.end_hold(P)
     broker.flush(P, 5)
     cluster.settle()
-    assert broker.led.resign_flushed(P)
+    assert broker.led.end_hold(P)
 
 
 def test_handover_that_is_given_up_goes_on_under_another_epoch_with_the_same_tail(cluster: Cluster) -> None:
@@ -68,7 +69,10 @@ def test_handover_that_is_given_up_goes_on_under_another_epoch_with_the_same_tai
     broker.logs.ends[P] = 5
     broker.led.hand_over(P, 2)
     broker.led.hold(P)
-    broker.led.give_up(P)
+    broker.clock.advance(HOLD_SECONDS_MAX - 0.1)
+    assert not broker.led.end_hold(P)
+    broker.clock.advance(0.1)
+    assert broker.led.end_hold(P)
     assert led(broker).stage is Stage.RESIGNED
     broker.send_requests()
     cluster.settle()
@@ -120,10 +124,11 @@ def test_controller_that_releases_the_cluster_appends_nothing_more() -> None:
 
 def test_log_begins_at_the_log_start_where_the_row_ends_below_it(cluster: Cluster) -> None:
     broker = cluster.brokers[0]
-    broker.logs.first = 8
+    broker.logs.first, broker.logs.ends[P] = 8, 5
     broker.led.hand_over(P, NO_LEADER)
     broker.led.hold(P)
-    broker.led.give_up(P)
+    broker.clock.advance(HOLD_SECONDS_MAX)
+    assert broker.led.end_hold(P)
     broker.send_requests()
     cluster.settle()
     assert (led(broker).base_offset, led(broker).committed) == (8, 8)

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import pytest
 
 from kbroker.cluster.protocol.absence import marker_is_moot, read_named
-from kbroker.cluster.protocol.orphans import ObjectAuthor, is_orphan
+from kbroker.cluster.protocol.orphans import is_orphan
 from kbroker.errors import CorruptionError
+from kbroker.storage.formats.object_keys import Author
 from kbroker.storage.manifest.partition_state import ObjectRef, PartitionState
 from kbroker.storage.manifest.tails import EVERY_EPOCH, entries_of_tail, first_offset, tail_epoch
 from kbroker.storage.stores.object_store import NotFound
@@ -65,7 +66,7 @@ def test_every_entry_counts_before_the_first_leadership_record() -> None:
 
 
 def orphan(image: Image, number: int, counter: int = 1, oldest: int = 5) -> bool:
-    return is_orphan(pack(number, counter), ObjectAuthor(number, counter), image, 2, oldest)
+    return is_orphan(pack(number, counter), Author(number, counter), image, 2, oldest)
 
 
 def test_tail_may_begin_at_the_log_start_that_its_leadership_began_at() -> None:
