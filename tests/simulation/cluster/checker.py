@@ -156,6 +156,12 @@ class Checker:
         self._note("%s is said to start at %d", named(place), offset)
         self.contents.tell_start(place, offset, self.truth.manifest.partition(*place))
 
+    def tell_deleted(self, topic_id: bytes) -> None:
+        """A client is told that a topic is deleted."""
+        if topic_id in self.truth.metadata.by_id:
+            raise Violation(f"topic {topic_id.hex()} is said to be deleted, and is there")
+        self.deletions_answered.add(topic_id)
+
     def appended(self, entry: Entry) -> None:
         """A leader has appended to its log."""
         row = self.truth.manifest.partition(*entry.place)

@@ -99,8 +99,7 @@ class Faults:
         live = metadata.by_name.get("y")
         if live is not None:
             topic_id = live.topic_id
-            answered = world.checker.deletions_answered
-            world.admin.ask(deleted(topic_id), lambda: answered.add(topic_id))
+            world.admin.ask(deleted(topic_id), lambda: world.checker.tell_deleted(topic_id))
         else:
             mode = world.rng.choice((Mode.WAL, Mode.OBJECT))
             world.admin.ask(created("y", world.new_topic_id(), mode, world.rng.choice((1, 1, 2))), do_nothing)

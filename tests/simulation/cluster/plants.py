@@ -219,15 +219,20 @@ def releasing_while_it_leads(self: Any) -> bool:
 # -- checkpoints ------------------------------------------------------------------------------------------------------
 
 
+LATER_MAX = 30  # steps that a checkpoint takes
+
+
 def numbered_later(self: Any) -> bool:
     """The number is that of when the checkpoint is stored."""
     epoch = self._log.epoch
-    if self._busy or not self._is_loaded or not self._is_own(epoch):
+    if not self._is_loaded or not self._is_own(epoch):
         return False
-    payload = self.state.snapshot()()
-    for _ in range(8):
+    before, payload = self.number, self.state.snapshot()()
+    for _ in range(LATER_MAX):
         wait(lambda resume: Lock.later(lambda: resume(None)))
-    if self._busy or not self._is_own(epoch):
+        if self.number > before:
+            break
+    if not self._is_own(epoch):
         return False
     self._log.checkpoint(payload, self.number)
     return True

@@ -32,16 +32,20 @@ CLAIMS = Theme({"election": 3, "crash": 1, "start": 2})
 DELETIONS = Theme(
     {"crash": 2, "start": 3, "session": 3, "lose_disk": 1, "unclean": 3}, 1, {"deletions": 0.6, "retention": 0.3}
 )
-CHECKPOINTS = Theme({"election": 2, "pause": 2, "wake": 1.5, "cut": 1, "join": 1}, 1, {"checkpoints": 0.7})
+CHECKPOINTS = Theme(
+    {"election": 1, "pause": 1, "wake": 1.5, "cut": 1, "join": 1, "crash": 2, "start": 1.5, "topic": 1},
+    1,
+    {"checkpoints": 0.7},
+)
 RELEASES = Theme(
     {"shut_down": 1, "outsider": 3, "start": 4, "election": 0.2},
     1,
-    {"haste": 0.03, "read_waits": 0.7, "store_faults": 0.2, "lateness": 0.9},
+    {"haste": 0.06, "read_waits": 0.7, "store_faults": 0.2, "lateness": 0.9, "is_stopping": True},
 )
-# A controller that is superseded and does not notice: it hears little of the stream, is asked, and does not look.
-UNAWARE = {"stale": 0.5, "has_laggard": True, "laggard_leads": True, "looks": 0.0, "haste": 0.12}
-STALE = Theme({"election": 0.6, "topic": 6, "cut": 1.5, "join": 0.3}, 2, UNAWARE)
-LAGGING = Theme({"election": 0.6, "topic": 2, "drain": 4}, 2, UNAWARE)
+# A controller that is superseded and does not notice: it hears little of the stream, and does not look.
+UNAWARE = {"stale": 0.2, "has_laggard": True, "looks": 0.0, "haste": 0.12, "is_superseded": True}
+STALE = Theme({"topic": 1}, 1, UNAWARE)
+LAGGING = Theme({"session": 1, "drain": 2}, 2, {**UNAWARE, "stale": 0.4})
 UPGRADES = Theme(
     {"finalize": 1.5, "old_release": 3, "crash": 1, "start": 3, "election": 1, "topic": 1}, 1, {"is_upgrade": True}
 )
@@ -64,7 +68,9 @@ class Weather:
         self.retention = rng.choice((0, 0, 0.5))  # share of retention among merges
         self.lateness = rng.choice((0, 0, 0.8))  # of requests to the store that come after their time-out
         self.stale = rng.choice((0.2, 0.2, 0.5))  # share of requests to what may have been the controller before
-        self.has_laggard, self.laggard_leads = rng.random() < 0.7, rng.random() < 0.2
+        self.has_laggard = rng.random() < 0.7
+        self.is_superseded = rng.random() < 0.03  # begins with a controller that does not know of the next one
+        self.is_stopping = rng.random() < 0.03  # begins with the stop of all brokers
         self.looks = rng.choice((0, 0.05, 0.05))  # at the claims, for each step of the controller
         self.is_upgrade = rng.random() < 0.03  # begins with the bucket of a single broker of the release before
         self.haste = rng.choice((0.03, 0.06, 0.12))  # share of faults among the steps

@@ -88,11 +88,23 @@ class World:
             broker.driver.send_requests()
         self.deliver_all()
         if self.weather.has_laggard:
-            self.network.laggard = brokers[0] if self.weather.laggard_leads else rng.choice(brokers)
+            self.network.laggard = brokers[0] if self.weather.is_superseded else rng.choice([*brokers, brokers[0]])
+        if self.weather.is_superseded:
+            self._take_over(brokers[1])
         places = self.user_places()
         self.clients = Clients(self, (places[0], places[0], places[-1]))
         self.bucket.read_waits, self.bucket.lateness = self.weather.read_waits, self.weather.lateness
         self.is_healing = False
+        if self.weather.is_stopping:
+            self.faults.shut_down(brokers[0])
+
+    def _take_over(self, broker: Broker) -> None:
+        """It is the controller, and no other broker has heard of it yet."""
+        self.faults.election(broker)
+        while not broker.is_leading_cluster:
+            broker.driver.lead_cluster()
+            while self.bucket.requests:
+                self.bucket.step(0, True)
 
     # -- for all ------------------------------------------------------------------------------------------------
 
