@@ -166,13 +166,18 @@ class NumberedLog:
     def take(self, epoch: int, number: int) -> bool:
         """Takes in a record that another process has stored, and sent: True if it is the next one of the log.
 
-        ``on_record`` does not get it: the caller applies it. False for a record that is known, or beyond a gap.
+        ``on_record`` does not get it: the caller applies it. False for a record that is known, or beyond a gap, and
+        while another call waits for the store: this one never waits.
         """
-        with self._lock:
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
             if len(self._doubts) or (epoch, number) != (self._log.authority, self._log.last + 1):
                 return False
             self._log.add_applied()
             return True
+        finally:
+            self._lock.release()
 
     def write_as(self, epoch: int) -> None:
         """From now on appends are made under this epoch, once ``seal_previous`` has taken the log over; 0: none is.

@@ -8,12 +8,12 @@ from kbroker.storage.ledger.loaded_log import LogTruncated
 from kbroker.storage.ledger.numbered_log import Fenced, NumberedLog
 from kbroker.storage.stores.conditional_write import OutcomeUnknown
 from kbroker.storage.stores.memory_store import MemoryStore
-from kbroker.storage.stores.object_store import StoreUnavailable
+from kbroker.storage.stores.object_store import ObjectStore, StoreUnavailable
 from kbroker.storage.stores.store_faults import Fault, FaultyStore, When
 from tests.unit.storage.ledger.test_numbered_log import Reader, new_log, opened, read_all
 
 
-def followed(store: MemoryStore) -> tuple[NumberedLog, Reader]:
+def followed(store: ObjectStore) -> tuple[NumberedLog, Reader]:
     log, reader = new_log(store, 0, 9), Reader()
     reader.load(log)
     return log, reader
@@ -40,6 +40,23 @@ def test_sent_record_is_taken_if_it_is_the_next_one() -> None:
     assert not log.take(1, number)
     assert log.follow() == 1
     assert reader.payloads == ["two"]
+
+
+def test_sent_record_that_comes_while_the_log_is_read_is_left_to_the_reading() -> None:
+    store = FaultyStore(MemoryStore())
+    log, reader = followed(store)
+    number = opened(store, 1).append("x", "one")
+    taken: list[bool] = []
+
+    def choose(operation: str, key: str) -> Fault | None:
+        taken.append(log.take(1, number))
+        return None
+
+    store.choose = choose
+    log.follow()
+    assert taken
+    assert not any(taken)
+    assert reader.payloads == ["one"]
 
 
 def test_reader_becomes_the_writer_and_gets_what_was_written_meanwhile() -> None:
