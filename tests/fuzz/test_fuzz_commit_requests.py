@@ -19,7 +19,7 @@ from kbroker.cluster.protocol.judge import Judgement, Ledger, Outcome, hold_pack
 from kbroker.cluster.protocol.messages import CommitAnswer, CommitRequest, Part, PartAnswer, PartKind, Verdict
 from kbroker.cluster.protocol.record_builder import accepted_parts
 from kbroker.errors import CorruptionError
-from kbroker.storage.manifest.checkpoint import write_checkpoint
+from kbroker.storage.manifest.checkpoints.checkpoint import write_checkpoint
 from kbroker.storage.manifest.part_deltas import deltas_of
 from kbroker.storage.manifest.partition_state import RefRow
 from kbroker.storage.manifest.record import FileEntry, PartitionDelta

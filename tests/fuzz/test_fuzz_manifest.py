@@ -10,7 +10,7 @@ import random
 import time
 
 from kbroker.errors import CorruptionError
-from kbroker.storage.manifest.checkpoint import read_checkpoint, write_checkpoint
+from kbroker.storage.manifest.checkpoints.checkpoint import read_checkpoint, write_checkpoint
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.record_apply import apply_payload
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from kbroker.errors import CorruptionError
 from kbroker.storage.formats.object_keys import Author, authored_pack_key, klix_key, pack_key
 from kbroker.storage.manifest import partition_state
-from kbroker.storage.manifest.checkpoint import read_checkpoint, write_checkpoint
+from kbroker.storage.manifest.checkpoints.checkpoint import read_checkpoint, write_checkpoint
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.leadership import NO_EPOCH, NO_LEADER, Mode, ModeChange, Move, NewPartition, Registration
 from kbroker.storage.manifest.partition_state import BLOCK_ROWS, SPAN_MAX, RefRow, pack_times

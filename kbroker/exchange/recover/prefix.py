@@ -29,9 +29,9 @@ from kbroker.storage.ledger.numbered_log_format import (
     successor,
 )
 from kbroker.storage.ledger.numbered_log_format import VERSION as LOG_VERSION
-from kbroker.storage.manifest.checkpoint import read_checkpoint
+from kbroker.storage.manifest.checkpoints.checkpoint import read_checkpoint
+from kbroker.storage.manifest.checkpoints.kept_parts import part_folder
 from kbroker.storage.manifest.image import ManifestImage
-from kbroker.storage.manifest.kept_parts import part_folder
 from kbroker.storage.manifest.manifest_copy import RECORD_KIND
 from kbroker.storage.manifest.record import CHECKPOINT_VERSION, COLUMNS_VERSION, ManifestRecord
 from kbroker.storage.manifest.record_apply import apply_payload

@@ -29,9 +29,9 @@ from kbroker.storage.formats.object_keys import ObjectKeys
 from kbroker.storage.ledger.numbered_log import Fenced, NumberedLog
 from kbroker.storage.ledger.numbered_log_format import NONCE_BYTES
 from kbroker.storage.ledger.ownership import Claim, Superseded, claim, newest_claim
-from kbroker.storage.manifest.checkpoint import CheckpointWriter, read_checkpoint
+from kbroker.storage.manifest.checkpoints.checkpoint import CheckpointWriter, read_checkpoint
+from kbroker.storage.manifest.checkpoints.kept_parts import part_folder
 from kbroker.storage.manifest.image import ManifestImage
-from kbroker.storage.manifest.kept_parts import part_folder
 from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.stores.object_store import ObjectStore, StoreError
 

@@ -20,11 +20,11 @@ from kbroker.limits import PRODUCER_ID_EXPIRATION_MS
 from kbroker.storage.ledger.numbered_log import Fenced, NumberedLog
 from kbroker.storage.ledger.ownership import check_only_claims
 from kbroker.storage.manifest.checked_columns import CheckedColumns, check_columns
-from kbroker.storage.manifest.checkpoint_schedule import CHECKPOINT_RECORDS, CheckpointSchedule
+from kbroker.storage.manifest.checkpoints.part import VERSION as PART_VERSION
+from kbroker.storage.manifest.checkpoints.schedule import CHECKPOINT_RECORDS, CheckpointSchedule
 from kbroker.storage.manifest.group_commit import Change, Commit, WaitingCommits, joined_record
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.manifest_copy import ManifestCopy, ManifestState
-from kbroker.storage.manifest.part import VERSION as PART_VERSION
 from kbroker.storage.manifest.record import COLUMNS_VERSION, VERSION, ManifestRecord
 from kbroker.storage.manifest.record_encode import encode_json, encode_record, without_times
 from kbroker.storage.stores.object_store import ObjectStore, StoreError, StoreUnavailable

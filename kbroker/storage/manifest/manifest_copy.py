@@ -11,10 +11,10 @@ from typing import Any
 from kbroker._fast.manifest.part_tables import PartTables
 from kbroker.storage.ledger.log_copy import LogCopy
 from kbroker.storage.ledger.numbered_log import NumberedLog
-from kbroker.storage.manifest.checkpoint import CheckpointWriter, Snapshot, read_checkpoint
+from kbroker.storage.manifest.checkpoints.checkpoint import CheckpointWriter, Snapshot, read_checkpoint
+from kbroker.storage.manifest.checkpoints.kept_parts import KeptParts
+from kbroker.storage.manifest.checkpoints.part import VERSION
 from kbroker.storage.manifest.image import ManifestImage
-from kbroker.storage.manifest.kept_parts import KeptParts
-from kbroker.storage.manifest.part import VERSION
 from kbroker.storage.manifest.record import ManifestRecord
 from kbroker.storage.manifest.record_apply import Checked, apply_checked, check_payload
 from kbroker.storage.manifest.record_encode import encode_record

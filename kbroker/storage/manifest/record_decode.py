@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.lazy_numpy import np
-from kbroker.storage.manifest.checkpoint_leadership import parse_registration, parse_tail
+from kbroker.storage.manifest.checkpoints.leadership import parse_registration, parse_tail
 from kbroker.storage.manifest.column_checks import check_file_columns, check_references, parse_prefixes, require
 from kbroker.storage.manifest.key_table import PREFIX_OTHER
 from kbroker.storage.manifest.keys import FORM_OTHER, PackedETag, PackedKey, unpack_etag, unpack_object_key

@@ -30,8 +30,8 @@ from kbroker.storage.formats.object_keys import (
 from kbroker.storage.formats.pack import PackDirectory, PackImage
 from kbroker.storage.ledger.claim_format import decode_claim
 from kbroker.storage.ledger.numbered_log_format import decode_frame, parse_checkpoint_name, parse_record_name
+from kbroker.storage.manifest.checkpoints.part import decode_any_part
 from kbroker.storage.manifest.image import ManifestImage
-from kbroker.storage.manifest.part import decode_any_part
 from kbroker.storage.manifest.partition_state import KFS, TIMES_UNKNOWN, ObjectRef, PartitionState
 from kbroker.storage.read.copied_objects import is_copy
 from kbroker.storage.read.kfs_read import load_ref

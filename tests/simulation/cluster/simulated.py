@@ -13,7 +13,8 @@ import zstandard
 
 from kbroker.storage.ledger import loaded_log, numbered_log, numbered_log_format
 from kbroker.storage.ledger.numbered_log_format import Frame
-from kbroker.storage.manifest import manifest_copy, parts, record_apply
+from kbroker.storage.manifest import manifest_copy, record_apply
+from kbroker.storage.manifest.checkpoints import parts
 from tests.simulation.cluster import codec, truth
 from tests.simulation.cluster.tasks import Lock
 from tests.simulation.tasks import InlineExecutor

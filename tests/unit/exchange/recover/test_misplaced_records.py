@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.errors import CorruptionError
 from kbroker.storage.ledger.numbered_log_format import decode_frame, encode_frame
-from kbroker.storage.manifest.checkpoint import write_checkpoint
+from kbroker.storage.manifest.checkpoints.checkpoint import write_checkpoint
 from tests.unit.exchange.recover.led_cluster import LedCluster
 from tests.unit.exchange.recover.recover_bucket import TOPICS, topic_id
 from tests.unit.exchange.recover.test_recover_manifest import data_records

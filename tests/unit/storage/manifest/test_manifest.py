@@ -7,12 +7,12 @@ from kbroker.clock import ManualClock
 from kbroker.errors import CorruptionError
 from kbroker.storage.ledger.numbered_log import Fenced, NumberedLog
 from kbroker.storage.ledger.numbered_log_format import decode_frame
-from kbroker.storage.manifest import checkpoint as manifest_checkpoint
 from kbroker.storage.manifest import partition_state
-from kbroker.storage.manifest import parts as manifest_parts
-from kbroker.storage.manifest.checkpoint import read_checkpoint
+from kbroker.storage.manifest.checkpoints import checkpoint as manifest_checkpoint
+from kbroker.storage.manifest.checkpoints import parts as manifest_parts
+from kbroker.storage.manifest.checkpoints.checkpoint import read_checkpoint
+from kbroker.storage.manifest.checkpoints.parts import PartFolder
 from kbroker.storage.manifest.manifest import Manifest
-from kbroker.storage.manifest.parts import PartFolder
 from kbroker.storage.manifest.record_encode import encode_record
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import StoreUnavailable

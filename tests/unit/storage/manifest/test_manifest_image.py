@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kbroker.errors import CorruptionError
 from kbroker.storage.formats.object_keys import klix_key, pack_key
-from kbroker.storage.manifest.checkpoint import read_checkpoint, write_checkpoint
+from kbroker.storage.manifest.checkpoints.checkpoint import read_checkpoint, write_checkpoint
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.partition_state import SPAN_MAX, TIMES_UNKNOWN, PartitionState, RefRow, times_of
 from kbroker.storage.manifest.record_apply import apply_payload

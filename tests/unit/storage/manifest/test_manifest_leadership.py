@@ -5,7 +5,7 @@ import json
 import pytest
 
 from kbroker.errors import CorruptionError
-from kbroker.storage.manifest.checkpoint import read_checkpoint, write_checkpoint
+from kbroker.storage.manifest.checkpoints.checkpoint import read_checkpoint, write_checkpoint
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.leadership import (
     NO_LEADER,

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-import kbroker.storage.manifest.checkpoint as checkpoints
-import kbroker.storage.manifest.parts as parts
+import kbroker.storage.manifest.checkpoints.checkpoint as checkpoints
+import kbroker.storage.manifest.checkpoints.parts as parts
 from kbroker.clock import ManualClock
 from kbroker.errors import CorruptionError
 from kbroker.storage.formats.object_keys import klix_key, pack_key
 from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.manifest import partition_state
-from kbroker.storage.manifest.checkpoint import read_checkpoint, write_checkpoint
+from kbroker.storage.manifest.checkpoints.checkpoint import read_checkpoint, write_checkpoint
+from kbroker.storage.manifest.checkpoints.part import PartKind, decode_part, encode_part
 from kbroker.storage.manifest.manifest import Manifest
-from kbroker.storage.manifest.part import PartKind, decode_part, encode_part
 from kbroker.storage.manifest.partition_state import SPAN_MAX, TIMES_UNKNOWN
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import StoreUnavailable

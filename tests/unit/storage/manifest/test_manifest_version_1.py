@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 import zstandard
 
-import kbroker.storage.manifest.checkpoint as checkpoints
+import kbroker.storage.manifest.checkpoints.checkpoint as checkpoints
 from kbroker.clock import ManualClock
 from kbroker.storage.formats.object_keys import klix_key
 from kbroker.storage.ledger.numbered_log import NumberedLog
 from kbroker.storage.manifest import partition_state
-from kbroker.storage.manifest.checkpoint import CheckpointWriter, read_checkpoint
+from kbroker.storage.manifest.checkpoints.checkpoint import CheckpointWriter, read_checkpoint
+from kbroker.storage.manifest.checkpoints.parts import PartFolder
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.manifest import Manifest
 from kbroker.storage.manifest.partition_state import TIMES_UNKNOWN
-from kbroker.storage.manifest.parts import PartFolder
 from kbroker.storage.manifest.record import ManifestRecord
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import StoreUnavailable

@@ -13,7 +13,7 @@ from kbroker.storage.formats.kfs_index import INDEX_HEADER_BYTES, rebuild_index
 from kbroker.storage.formats.kfs_keys import KfsKey, index_key_of
 from kbroker.storage.formats.object_keys import KlixKey, PackKey
 from kbroker.storage.formats.pack import ENTRY_BYTES, FOOTER_BYTES
-from kbroker.storage.manifest import parts as manifest_parts
+from kbroker.storage.manifest.checkpoints import parts as manifest_parts
 from kbroker.storage.read.object_audit import BucketAudit, NamedImage
 from kbroker.storage.stores.memory_store import MemoryStore
 from kbroker.storage.stores.object_store import ObjectMeta

@@ -15,15 +15,15 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from kbroker.lazy_numpy import np
-from kbroker.storage.manifest.checkpoint_leadership import brokers_json, has_row, row_json
-from kbroker.storage.manifest.checkpoint_load import load_checkpoint
-from kbroker.storage.manifest.checkpoint_v1 import read_checkpoint_v1
+from kbroker.storage.manifest.checkpoints.leadership import brokers_json, has_row, row_json
+from kbroker.storage.manifest.checkpoints.load import load_checkpoint
+from kbroker.storage.manifest.checkpoints.part import VERSION, PartKind, encode_part
+from kbroker.storage.manifest.checkpoints.parts import AHEAD, THREADS, PartFolder, PartRef, ahead
+from kbroker.storage.manifest.checkpoints.version_1 import read_checkpoint_v1
 from kbroker.storage.manifest.files import CHUNK_BITS, CHUNK_FILES, FileTable
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.key_table import PREFIX_NONE
-from kbroker.storage.manifest.part import VERSION, PartKind, encode_part
 from kbroker.storage.manifest.partition_state import FILE, TIMES, PartitionState, RowBlock
-from kbroker.storage.manifest.parts import AHEAD, THREADS, PartFolder, PartRef, ahead
 from kbroker.storage.manifest.record import CHECKPOINT_VERSION, RecordParser
 
 BLOCK_PART_ROWS = 32_768  # a block of so many references is a part of its own

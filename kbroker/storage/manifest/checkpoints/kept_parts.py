@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from kbroker.errors import CorruptionError
 from kbroker.storage.ledger.numbered_log import CHECKPOINTS_KEPT
 from kbroker.storage.ledger.numbered_log_format import checkpoint_name
-from kbroker.storage.manifest.parts import PartFolder
+from kbroker.storage.manifest.checkpoints.parts import PartFolder
 from kbroker.storage.stores.object_store import NotFound, ObjectStore, StoreUnavailable
 
 PARTS_SUFFIX = "_parts/"

@@ -12,8 +12,8 @@ from array import array
 from base64 import b64decode
 from typing import Any
 
-from kbroker.storage.manifest.checkpoint_leadership import check_rows
-from kbroker.storage.manifest.checkpoint_state import check_ends, check_files, read_head, read_state
+from kbroker.storage.manifest.checkpoints.leadership import check_rows
+from kbroker.storage.manifest.checkpoints.state import check_ends, check_files, read_head, read_state
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.partition_state import PartitionState, RefRow, pack_times
 from kbroker.storage.manifest.record import UINT32_MAX, RecordParser

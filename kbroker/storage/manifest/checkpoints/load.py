@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from kbroker.lazy_numpy import np
-from kbroker.storage.manifest.checkpoint_leadership import check_rows
-from kbroker.storage.manifest.checkpoint_state import check_ends, check_files, read_head, read_state
+from kbroker.storage.manifest.checkpoints.leadership import check_rows
+from kbroker.storage.manifest.checkpoints.part import Part, PartKind, decode_part
+from kbroker.storage.manifest.checkpoints.parts import PartFolder, parse_part_ref
+from kbroker.storage.manifest.checkpoints.state import check_ends, check_files, read_head, read_state
 from kbroker.storage.manifest.column_checks import check_file_columns, check_references, parse_prefixes, require
 from kbroker.storage.manifest.files import CHUNK_BITS, CHUNK_FILES, COLUMNS, FileTable
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.key_table import PREFIX_NONE, PREFIX_OTHER
 from kbroker.storage.manifest.keys import FORM_OTHER
-from kbroker.storage.manifest.part import Part, PartKind, decode_part
 from kbroker.storage.manifest.partition_state import COLUMNS as ROW_COLUMNS
 from kbroker.storage.manifest.partition_state import PartitionState, RowBlock
-from kbroker.storage.manifest.parts import PartFolder, parse_part_ref
 from kbroker.storage.manifest.record import INT32_MAX, RecordParser
 
 CHUNK_MAX = 1 << 31 - CHUNK_BITS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.lazy_numpy import np
-from kbroker.storage.manifest.checkpoint_leadership import read_brokers, read_row
+from kbroker.storage.manifest.checkpoints.leadership import read_brokers, read_row
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.key_table import PREFIX_NONE
 from kbroker.storage.manifest.partition_state import PartitionState
