@@ -71,9 +71,9 @@ class LoadedLog:
         damaged = self._load_checkpoint(on_checkpoint, report)
         visited = self._load_records()
         report.records = len(visited - self.seals)
-        self._check_unvisited(visited, report)
         if damaged is not None and self.last < damaged[0]:
-            raise damaged[1]  # the records that it covered are gone
+            raise damaged[1]  # the records that it covered are gone; what is wrong with it says more than that
+        self._check_unvisited(visited, report)
         # The last object of every superseded epoch is its seal.
         known = visited | {key for key in self.keys if key[0] <= report.checkpoint_number}
         last_of = {epoch: number for number, epoch in sorted(known)}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from kbroker.errors import CorruptionError
 from kbroker.storage.ledger.loaded_log import LogTruncated
 from kbroker.storage.ledger.numbered_log import Fenced, NumberedLog
 from kbroker.storage.stores.conditional_write import OutcomeUnknown
@@ -120,3 +123,18 @@ def test_log_is_loaded_again_when_checkpoints_have_replaced_what_was_to_be_follo
         owner.checkpoint(n)
     with pytest.raises(LogTruncated):
         log.follow()
+
+
+def test_load_says_what_is_wrong_with_the_checkpoints_and_not_that_their_records_are_gone() -> None:
+    store = MemoryStore()
+    owner = opened(store, 1)
+    for n in range(4):
+        owner.append("x", n)
+        owner.checkpoint(n)
+    owner.append("x", 4)
+
+    def refuse(number: int, payload: Any) -> None:
+        raise CorruptionError("start a newer kbroker")
+
+    with pytest.raises(CorruptionError, match="start a newer kbroker"):
+        new_log(store, 0, 9).load(refuse, lambda *_: None)
