@@ -17,7 +17,7 @@ import pytest
 
 from kbroker.errors import CorruptionError
 from kbroker.storage.formats.object_keys import klix_key, pack_key
-from kbroker.storage.manifest.checkpoint import read_checkpoint, write_checkpoint
+from kbroker.storage.manifest.checkpoints.checkpoint import read_checkpoint, write_checkpoint
 from kbroker.storage.manifest.image import ManifestImage
 from kbroker.storage.manifest.leadership import Mode, ModeChange, Move, NewPartition, Registration
 from kbroker.storage.manifest.partition_state import RefRow, pack_times

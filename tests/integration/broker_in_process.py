@@ -17,7 +17,10 @@ from kbroker.coordinator.runtime import appender
 from kbroker.coordinator.runtime.appender import client_error
 from kbroker.coordinator.runtime.request import Request
 from kbroker.errors import ErrorCode
+from kbroker.handlers import find_coordinator
+from kbroker.log.leaders import Node
 from kbroker.log.new_leadership import Leadership
+from kbroker.protocol.apis.groups.k10_find_coordinator import Coordinator
 from kbroker.storage.manifest.tails import EVERY_EPOCH
 
 
@@ -34,7 +37,7 @@ class BrokerInProcess:
         }
         own = {"group.initial.rebalance.delay.ms": 0, **kafka}
         self.refused: Counter[ErrorCode] = Counter()
-        self._refused_before = 0
+        self._refused_before: Counter[ErrorCode] = Counter()
         refuse = Request.refuse
 
         def counted(request: Request, error: ErrorCode) -> None:
@@ -48,7 +51,14 @@ class BrokerInProcess:
             return told
 
         monkeypatch.setattr(Request, "refuse", counted)
+        def counted_look_up(key: str, node: Node | None) -> Coordinator:
+            found = find(key, node)
+            self.refused[ErrorCode(found.error_code)] += 1
+            return found
+
+        find = find_coordinator._coordinator
         monkeypatch.setattr(appender, "client_error", counted_error)
+        monkeypatch.setattr(find_coordinator, "_coordinator", counted_look_up)
         self.broker = Broker(load_config(settings, [f"{name}={value}" for name, value in own.items()], environ={}))
         self.broker.start()
         self.host, self.port = self.broker.address
@@ -65,18 +75,18 @@ class BrokerInProcess:
     def without_leader(self, topic: str) -> Iterator[None]:
         """All partitions of an internal topic resign; at the end this broker leads them in the next epoch."""
         logs = self.broker.logs
-        self._refused_before = self.refused[ErrorCode.NOT_COORDINATOR]
+        self._refused_before = Counter(self.refused)
         led = [(found.topic_id, found.index, found.leader_epoch) for found in logs.by_name[topic].partitions]
         logs.resign((topic_id, index) for topic_id, index, _ in led)
         yield
         wanted = [Leadership(topic_id, index, epoch + 1, EVERY_EPOCH) for topic_id, index, epoch in led]
         assert logs.lead(wanted) == []
 
-    def await_refusal(self, what: str, count: int = 1) -> None:
-        """Waits until that many requests have been told, since the partitions resigned, that this is not their
-        coordinator: a client may have been told before this is called, and asks elsewhere by now."""
-        expected = self._refused_before + count
-        until(lambda: self.refused[ErrorCode.NOT_COORDINATOR] >= expected, what)
+    def await_refusal(self, what: str, *others: ErrorCode) -> None:
+        """Waits until a request has been told, since the partitions resigned, that this is not its coordinator, or one
+        of the other errors: a client may have been told before this is called, and asks elsewhere by now."""
+        errors = (ErrorCode.NOT_COORDINATOR, *others)
+        until(lambda: any(self.refused[error] > self._refused_before[error] for error in errors), what)
 
 
 @contextmanager
