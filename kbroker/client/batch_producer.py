@@ -75,6 +75,7 @@ class BatchProducer:
         self._leaders: dict[str, list[Address | None]] = {}
         self._sent: dict[Address, deque[_Sent]] = {}
         self.session = ProducerSession(client, settings)
+        self._begun: set[TopicPartition] = set()  # they have a batch: brokers take any sequence number as the first
         self.batch_bytes_max: dict[str, int] = {}  # without compression, of topics that refused larger batches
 
     def close(self) -> None:
@@ -99,6 +100,7 @@ class BatchProducer:
     def forget_topics(self) -> None:
         """The next batch asks for its topic again, which may have more partitions."""
         self._leaders.clear()
+        self._begun.clear()  # of a topic that was made anew
 
     def _find_leaders(self, topics: Sequence[str]) -> dict[str, int]:
         """Asks for them once; partitions may have none. Returns the error codes of topics that are not there yet."""
@@ -136,14 +138,17 @@ class BatchProducer:
     def send(self, batches: Sequence[Batch]) -> None:
         """Sends at most one batch for each partition. Waits while a leader has REQUESTS_MAX that are unanswered."""
         self.session.add_partitions((batch.topic, batch.partition) for batch in batches)
+        self._await_first_batches(batches)
+        groups = self._by_leader(batches)
+        while full := next((each for each in groups if each and len(self._sent.get(each, ())) >= REQUESTS_MAX), None):
+            self._take_answer(full)
+            groups = self._by_leader(batches)  # what was sent again may have found other leaders
         unsent: list[Batch] = []
         reason = NO_LEADER
-        for address, group in self._by_leader(batches).items():
+        for address, group in groups.items():
             try:
                 if address is None:
                     raise Unreachable(NO_LEADER)
-                while len(self._sent.get(address, ())) >= REQUESTS_MAX:
-                    self._take_answer(address)
                 connection = self._produce_connections.connected(address)
                 connection.send(self._request(group), PRODUCE_NEWEST)
                 self._sent.setdefault(address, deque()).append(_Sent(connection, group))
@@ -154,6 +159,14 @@ class BatchProducer:
                 raise ClientError(str(error)) from None
         if unsent:
             self._resend([*self._unanswered(), *unsent], reason)
+
+    def _await_first_batches(self, batches: Iterable[Batch]) -> None:
+        """Nothing of a partition is sent while its first batch is unanswered: if that were refused, a broker would take
+        the next one as the first, and the refused one never again."""
+        first = {_where(batch) for batch in batches} - self._begun
+        for address in list(self._sent):
+            while any(_where(batch) in first for sent in self._sent.get(address, ()) for batch in sent.batches):
+                self._take_answer(address)
 
     def flush(self) -> None:
         """Waits until every batch is stored."""
@@ -196,6 +209,7 @@ class BatchProducer:
         for batch in group:
             code = codes.get(_where(batch), ErrorCode.NETWORK_EXCEPTION)
             if code in _STORED:
+                self._begun.add(_where(batch))
                 left[_where(batch)] = []
                 continue
             reason = error_name(code)

@@ -116,6 +116,9 @@ class ClientConnection:
         Waits first for as long as the broker has asked for with its last answers (throttle_time_ms, KIP-219).
         """
         throttled_s = self._throttled_until - self._clock.monotonic()
+        limit_s = self._socket.gettimeout()
+        if limit_s is not None and throttled_s > limit_s:
+            raise TimeoutError(f"the broker asks to wait for {throttled_s:.0f} s")
         if throttled_s > 0:
             self._wait(throttled_s)
         key = request.API_KEY

@@ -104,9 +104,13 @@ class MetadataLog:
         """Resolves an append in doubt; returns its records, now committed. Raises MetadataUnavailable."""
         records = self._in_doubt
         if records:
-            self._store(self.appender.settle)
+            self._store(self._settle)
             self._in_doubt = ()
         return records
+
+    def _settle(self) -> None:
+        if self.appender.settle() is None:
+            raise Fenced("the record in doubt was given up by a writer that has resigned")
 
     def append(self, records: Sequence[MetadataRecord]) -> MetadataImage:
         """Commits the records atomically. Raises KafkaError; after MetadataUnavailable they may still be committed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from kbroker.cluster.metadata_state import MetadataState
@@ -11,10 +12,14 @@ from kbroker.storage.stores.object_store import StoreUnavailable
 
 
 class OwnChanges:
-    """Appends the records of one thread, as LogCopy does. Called under the ledger's lock, which is let go meanwhile."""
+    """Appends the records of one thread, as LogCopy does. Called under the ledger's lock, which is let go meanwhile.
 
-    def __init__(self, controller: Controller) -> None:
+    `on_change` is called under the lock when a record is stored.
+    """
+
+    def __init__(self, controller: Controller, on_change: Callable[[], None]) -> None:
         self._controller = controller
+        self._on_change = on_change
         self._change: _Change | None = None  # not known to be stored
 
     def append(self, payload: Any) -> int:
@@ -38,6 +43,7 @@ class OwnChanges:
             raise change.error
         if not change.number:
             raise self._controller.failure or Fenced(f"the controller of epoch {self._controller.epoch} has resigned")
+        self._on_change()  # a new topic needs rows and leaders
         return change.number
 
 

@@ -66,7 +66,8 @@ class OwnController:
         around = Surroundings(self._post, OwnLease(start, ledger), OwnShare(), clock, claims, store, host)
         self._broker = ClusterBroker(ledger, start, around)
         self._controller = self._broker.elected()
-        self.changes = OwnChanges(self._controller)  # of the metadata; for the thread that makes them
+        # Of the metadata; for the thread that makes them.
+        self.changes = OwnChanges(self._controller, self._wake_locked)
         self._thread = threading.Thread(target=self._run, name="controller", daemon=True)
 
     def begin(self) -> None:
@@ -134,8 +135,7 @@ class OwnController:
         """The broker's state, under the lock: nothing may wait in it. What it has to send is sent afterwards."""
         with self._lock:
             yield self._broker
-            self._is_due = True
-            self._lock.notify_all()
+            self._wake_locked()
 
     def wait_until(self, holds: Callable[[], bool], seconds: float) -> bool:
         """Waits until something holds of the state, which `holds` reads under the lock; False: it does not.
@@ -186,9 +186,14 @@ class OwnController:
             if not isinstance(error, Fenced | CorruptionError):
                 logger.exception("the controller has failed")
             with self._lock:
+                self._controller.resign(str(error))  # other threads append to the metadata
                 self._end = error
                 self._lock.notify_all()
             self._on_end(error)
+
+    def _wake_locked(self) -> None:
+        self._is_due = True
+        self._lock.notify_all()
 
     def _wait_until_due(self) -> bool:
         """False: it is to stop."""
@@ -202,7 +207,6 @@ class OwnController:
         if self._end is None and self._controller.phase is Phase.OVER:
             owner = self._ledger.manifest.epoch
             self._end = self._controller.failure or Fenced(f"epoch {owner} owns the log of the manifest")
-            self._is_due = True  # the thread tells the broker
-            self._lock.notify_all()
+            self._wake_locked()  # the thread tells the broker
         if self._end is not None:
             raise self._end

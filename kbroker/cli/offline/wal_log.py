@@ -125,8 +125,8 @@ class StoppedLog:
     def records(self, with_internal: bool) -> Iterator[tuple[str, int, Record]]:
         """(topic, partition, record) of what was acknowledged, in the order of each partition's offsets; ``tell``
         gets what is left out. Raises StartError, OSError."""
-        for logged, header in self._batches():
-            self._ends.note(self._names.get(logged.topic_id, ""), logged, header)
+        for logged in self._tail.batches():  # also what the bucket has: it may decide about what it does not have
+            self._ends.note(self._names.get(logged.topic_id, ""), logged, parse_batch_header(logged.data))
         left_out: Counter[LeftOut] = Counter()
         internal: Counter[str] = Counter()
         for logged, header in self._batches():

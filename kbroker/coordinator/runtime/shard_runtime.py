@@ -248,7 +248,7 @@ class ShardRuntime(Generic[S]):
         self.state = ShardState.ACTIVE
         waiting = self._after_load.drain()
         self._snapshots.loaded(shard, log, size)
-        self._execute(shard.activate(), internal(lambda shard, future: None))
+        self._run(internal(lambda shard, future: shard.activate()))
         for request in waiting:
             self.submit(request)
         self._on_loaded(size.total_records, seconds)

@@ -12,7 +12,7 @@ from kbroker.clock import Clock
 from kbroker.coordinator.runtime.all_shards import list_all, run_every
 from kbroker.coordinator.runtime.internal_topic import InternalTopic
 from kbroker.coordinator.runtime.request import Request
-from kbroker.coordinator.runtime.result import Marker, Result, complete
+from kbroker.coordinator.runtime.result import Marker, Result
 from kbroker.coordinator.runtime.shard_set import ShardSet, identity
 from kbroker.coordinator.transaction import add_partitions, init_producer_id
 from kbroker.coordinator.transaction import admin as transaction_admin
@@ -243,21 +243,18 @@ class TransactionCoordinator:
         def again() -> None:
             self.shards.runtime(transactional_id).submit(request)
 
-        def refuse(error: ErrorCode) -> None:
-            complete(request.future, error_response(error))
-
         def attempt(shard: TransactionShard, future: Future) -> Result | None:
             nonlocal may_wait
             try:
                 return run(shard)
             except OutOfProducerIds:
-                self._pool.refill(again, refuse)
+                self._pool.refill(again, request.refuse)
             except KafkaError as error:
                 if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS or not may_wait:
                     raise
                 may_wait = False
                 wait_ms = self.config.completion_wait_ms
-                shard.waits.park(transactional_id, shard.scheduler, wait_ms, again, refuse)
+                shard.waits.park(transactional_id, shard.scheduler, wait_ms, again, request.refuse)
             return None
 
         request = Request(attempt, error_response, needs_topic=needs_topic, is_read=True)

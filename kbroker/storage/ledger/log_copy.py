@@ -119,6 +119,7 @@ class LogCopy(Generic[S]):
         """Reads the whole log into a new state. Raises StoreError; CorruptionError."""
         with self._request():
             self._is_loaded = False
+            self._found.clear()
             self._loading = loading = self._new_state()
             try:
                 with self._unlocked():
@@ -191,12 +192,16 @@ class LogCopy(Generic[S]):
         with self._request():
             if not self._is_loaded:
                 raise CorruptionError(f"the {self._kind} log is not loaded, or a record was applied in part")
-            self._doubted = record
+            was_in_doubt, self._doubted = self._doubted is not None, record
             try:
                 with self._unlocked():
                     number = self._log.append(self._kind, record.payload)
             except ValueError:  # too large: it was not sent
                 self._doubted = None
+                raise
+            except (Fenced, CorruptionError):
+                if not was_in_doubt:  # it is not in the log
+                    self._doubted = None
                 raise
             self._doubted = None
             self.appended += 1
@@ -205,12 +210,13 @@ class LogCopy(Generic[S]):
         return number
 
     def checkpoint(self) -> bool:
-        """Stores the state as of now, so that a load begins there; False: not now. Appends go on meanwhile.
+        """Stores the state as of now, so that a load begins there; False: not now, or nothing is new. Appends go on
+        meanwhile.
 
         Raises Fenced; StoreError: the records are still there; ValueError: it is too large.
         """
         epoch, number = self._log.epoch, self.number
-        if not self._is_loaded or not self._is_own(epoch):
+        if not self._is_loaded or not self._is_own(epoch) or number <= self._log.checkpoint_number:
             return False
         store = self.state.snapshot()
         with self._unlocked():
@@ -279,8 +285,8 @@ class LogCopy(Generic[S]):
             self.on_sealed(self.epoch)
 
     def _apply(self, number: int, apply: Callable[[], Any]) -> None:
-        self._is_loaded = False  # a state that has half a record is loaded again
+        self._is_loaded = False  # what has half of a record, or has told only half of it, is loaded again
         change = apply()
-        self._is_loaded = True
         self.number = number
         self.on_applied(number, change)
+        self._is_loaded = True

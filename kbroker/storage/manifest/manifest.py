@@ -185,7 +185,7 @@ class Manifest:
             self._guard_fence_locked(lambda: self.copy.append(payload, apply))
         except BaseException as error:
             nothing_written = self.copy.is_loaded and not self.copy.is_in_doubt
-            is_refused = nothing_written and isinstance(error, Exception)
+            is_refused = nothing_written and isinstance(error, Exception) and not isinstance(error, Fenced)
             if is_refused and len(commits) > 1:
                 self._commits.put_back(commits)
                 return
@@ -236,6 +236,8 @@ class Manifest:
                 if self.copy.is_in_doubt:
                     raise StoreUnavailable("a manifest record is in doubt")
                 self._guard_fence_locked(self.copy.seal)
+                if self.copy.number <= self.copy.checkpoint_number:
+                    return
                 self.image.expire_producers(self._clock.now_ms(), self.producer_id_expiration_ms)
                 records, rows = self.copy.state.records, self.copy.state.rows
                 if not self._guard_fence_locked(self.copy.checkpoint):

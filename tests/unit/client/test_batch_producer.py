@@ -415,3 +415,23 @@ def test_a_transaction_that_has_no_partition_needs_no_abort(log: Log) -> None:
     producer.close()
     assert len(log.seen(ApiKey.INIT_PRODUCER_ID)) == 1
     assert log.seen(ApiKey.END_TXN) == []
+
+
+def test_a_partitions_first_batch_is_stored_before_the_next_is_sent(log: Log) -> None:
+    """Else, when the first is refused, the broker takes the next one, and the first one's halves never again."""
+
+    def answer(partition: int, sequence: int) -> int:
+        """Of a producer that it does not know in a partition, a broker takes any sequence number."""
+        first = log.records.get(partition, [sequence])[0]
+        in_order = sequence == first + len(log.values.get(partition, ()))
+        return 0 if in_order else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+    log.answer = answer
+    log.bytes_max = 2 * KIB
+    producer = opened(log)
+    values = [b"%04d" % number + b"x" * 100 for number in range(40)]
+    producer.send([batch(producer, 0, 0, values[:30])])
+    producer.send([batch(producer, 0, 30, values[30:])])
+    producer.flush()
+    producer.close()
+    assert log.values[0] == values

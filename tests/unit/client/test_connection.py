@@ -79,6 +79,18 @@ def test_a_request_waits_for_as_long_as_the_broker_throttles() -> None:
     assert waited == [1.5]
 
 
+def test_a_throttle_longer_than_the_time_out_is_an_error() -> None:
+    ours, broker = socket.socketpair()
+    with ours, broker:
+        ours.settimeout(30)
+        connection = ClientConnection(ours, "a-client", {3: VERSION}, ManualClock())
+        connection.send(MetadataRequest(topics=[]))
+        broker.sendall(frame(0, throttle_time_ms=2**31 - 1))
+        connection.receive()
+        with pytest.raises(TimeoutError, match="the broker asks to wait for 2147484 s"):
+            connection.send(MetadataRequest(topics=[]))
+
+
 def test_a_long_request_is_sent_in_pieces_as_the_socket_takes_them() -> None:
     """More pieces than one call takes, and more bytes than the socket does."""
     ours, theirs = socket.socketpair()

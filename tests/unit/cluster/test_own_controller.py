@@ -323,8 +323,6 @@ def test_the_thread_appends_what_others_ask_for(tmp_path: Path) -> None:
     process = Process(local(tmp_path), new_disk()).begun()
     process.own.start()
     process.create()
-    with process.own.state():
-        pass
     assert process.own.wait_until(lambda: bool(process.image.partitions) and process.row().leader == 1, SECONDS)
     commits = [process.flush(0, 5), process.flush(5, 9)]
     assert process.own.wait_until(lambda: not any(commit.parts for commit in commits), SECONDS)

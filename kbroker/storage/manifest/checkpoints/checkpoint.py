@@ -2,7 +2,7 @@
 
 The stored objects are in parts of CHUNK_FILES places; partitions are sharded over parts by a checksum; long runs of one
 partition's references have parts of their own, a RowBlock each. The checkpoint's own JSON is small.
-docs/formats/manifest.md has the tables; version 1 is read by checkpoint_v1.
+docs/formats/manifest.md has the tables; version 1 is read by version_1.
 """
 
 from __future__ import annotations

@@ -231,6 +231,40 @@ def test_threads_that_share_a_copy_take_turns_and_none_holds_the_lock_while_it_w
     assert seen == [(True, none), (True, none), (True, one), (False, two)]  # a seal, the records, the checkpoint
 
 
+def test_every_append_after_a_take_over_is_fenced() -> None:
+    store = MemoryStore()
+    superseded = copy_of(store, writer=1)
+    copy_of(store, writer=2, nonce=8)
+    for word in ("one", "two"):
+        with pytest.raises(Fenced):
+            superseded.append(word)
+    assert not superseded.is_in_doubt
+
+
+def test_copy_whose_record_was_not_told_of_appends_nothing_before_a_load() -> None:
+    def fail(number: int, change: Any) -> None:
+        raise CorruptionError("cannot be led")
+
+    store = MemoryStore()
+    copy = copy_of(store, writer=1)
+    copy.on_applied = fail
+    with pytest.raises(CorruptionError, match="cannot be led"):
+        copy.append("one")
+    copy.on_applied = lambda number, change: None
+    with pytest.raises(CorruptionError, match="not loaded"):
+        copy.append("two")
+    copy.load()
+    copy.append("two")
+    assert copy.state.words == ["one", "two"]
+
+
+def test_checkpoint_without_a_new_record_is_not_written() -> None:
+    copy = copy_of(MemoryStore(), writer=1)
+    copy.append("one")
+    assert copy.checkpoint()
+    assert not copy.checkpoint()
+
+
 def test_record_in_doubt_is_read_once_the_term_is_over() -> None:
     store = FaultyStore(MemoryStore())
     copy = copy_of(store, writer=1)
