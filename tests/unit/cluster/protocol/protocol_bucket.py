@@ -3,19 +3,19 @@ broker number beside those of before."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from kbroker._fast.base.crc32c import crc32c
 from kbroker._fast.records.records import build_batch
 from kbroker.cluster.features import FEATURE, NEWEST
-from kbroker.cluster.image import ImageBuilder, MetadataImage, image_from_json
-from kbroker.cluster.protocol.messages import Log, Part, PartitionId, PartKind
-from kbroker.cluster.records import FeatureLevel, parse_payload, payload
+from kbroker.cluster.image import MetadataImage
+from kbroker.cluster.metadata_state import MetadataState
+from kbroker.cluster.protocol.messages import Log, Part, PartKind
+from kbroker.cluster.records import FeatureLevel, payload
 from kbroker.storage.formats.klix import encode_object
 from kbroker.storage.formats.object_keys import Author, ObjectKeys, authored_pack_key, klix_key
 from kbroker.storage.formats.pack import PackImage, encode_directory
-from kbroker.storage.manifest.leadership import NO_LEADER, Mode
+from kbroker.storage.manifest.leadership import NO_LEADER
 from kbroker.storage.manifest.partition_state import RefRow
 from kbroker.storage.manifest.record import FileEntry
 from kbroker.storage.stores.object_store import ObjectStore
@@ -24,43 +24,10 @@ from tests.unit.exchange.recover.recover_bucket import folded
 from tests.unit.storage.read.object_bucket import NOW, parsed
 
 
-class MetadataTopics:
-    """The topics of a real metadata log."""
-
-    def __init__(self) -> None:
-        self.image = MetadataImage()
-
-    def restore(self, number: int, checkpoint: Any) -> None:
-        self.image = image_from_json(number, checkpoint, f"metadata checkpoint {number}")
-
-    def apply(self, number: int, payload: Any) -> Any:
-        where = f"metadata record {number}"
-        builder = ImageBuilder(self.image)
-        builder.apply(number, parse_payload(payload, where), where)
-        self.image = builder.build()
-        return payload
-
-    def snapshot(self) -> Callable[[], Any]:
-        raise NotImplementedError("no test needs a checkpoint of the metadata")
-
-    def knows(self, topic_id: bytes) -> bool:
-        return topic_id in self.image.by_id
-
-    def is_deleted(self, topic_id: bytes) -> bool:
-        return topic_id in self.image.deleted
-
-    def durability(self, topic_id: bytes) -> Mode:
-        return Mode.OBJECT
-
-    def partitions(self) -> list[PartitionId]:
-        topics = self.image.by_id.values()
-        return [(topic.topic_id, partition) for topic in topics for partition in range(topic.partitions)]
-
-
 class Finalize:
     """The newest level of kbroker.version."""
 
-    def payload(self, topics: MetadataTopics) -> Any:
+    def payload(self, topics: MetadataState) -> Any:
         return None if topics.image.level == NEWEST else payload([FeatureLevel(FEATURE, NEWEST)])
 
     def done(self, number: int) -> None:
@@ -73,7 +40,7 @@ class ProtocolBucket:
     def __init__(self, store: ObjectStore, keys: ObjectKeys) -> None:
         self.store = store
         self.keys = keys
-        self.cluster = Cluster(store, keys.root, MetadataTopics)
+        self.cluster = Cluster(store, keys.root, MetadataState)
         self.broker = self.cluster.broker(1)
         self.broker.take_over().submit(Finalize())
         self.broker.send_requests()
@@ -81,7 +48,7 @@ class ProtocolBucket:
 
     @property
     def topics(self) -> MetadataImage:
-        state: MetadataTopics = self.broker.ledger.topics  # type: ignore[assignment]
+        state: MetadataState = self.broker.ledger.topics  # type: ignore[assignment]
         return state.image
 
     def end(self, topic: str, partition: int) -> int:
@@ -131,7 +98,7 @@ class ProtocolBucket:
         for led in self.broker.led:
             self.broker.led.hand_over(led.place, NO_LEADER)
             self.broker.led.hold(led.place)
-            assert self.broker.led.resign_flushed(led.place)
+            assert self.broker.led.end_hold(led.place)
         self.broker.send_requests()
         self.cluster.settle()
         assert self.broker.controller is not None
