@@ -111,6 +111,7 @@ def coordinator_on(logs: list[MemoryLog], executor: Executor | None = None) -> G
         ManualClock(),
         topic=MemoryTopic(logs),
         topic_exists=lambda topic, partition: True,
+        deleted_topics=frozenset,
         executor=executor or NowExecutor(),
     )
     coordinator.start_by_hand()
