@@ -79,7 +79,7 @@ class BuildExtensions(build_ext):
     """
 
     def build_extensions(self) -> None:
-        gc.set_threshold(100_000)  # by default a fifth of Cython's time goes to collections that free next to nothing
+        gc.set_threshold(100_000)  # by default a sixth of Cython's time goes to collections that free next to nothing
         with ProcessPoolExecutor(JOBS, multiprocessing.get_context("fork")) as translators:
             self.translated = {
                 each.name: translators.submit(

@@ -40,7 +40,7 @@ class TransactionCoordinator:
 
     `markers` ends transactions in partitions of any topic (marker_sink.MarkerSink). `newest_leader_epoch` gives the
     highest leader epoch of any partition that this broker knows. The other arguments are ShardSet's. Start it when the
-    topics are known: a partition that does not exist then is taken for deleted.
+    topics are known.
     """
 
     def __init__(
