@@ -86,7 +86,7 @@ class BatchProducer:
     # -- where to send
 
     def partition_count(self, topic: str) -> int:
-        """Of a topic, which is created if the cluster creates topics by itself."""
+        """Of a topic, which may be created (`creates_topics`)."""
         if topic not in self._leaders:
             seconds = min(NEW_TOPIC_SECONDS, self._settings.delivery_s)
             for _ in RetryPolicy(seconds, first_wait_s=0.05, wait_max_s=1.0).attempts():
@@ -105,7 +105,8 @@ class BatchProducer:
     def _find_leaders(self, topics: Sequence[str]) -> dict[str, int]:
         """Asks for them once; partitions may have none. Returns the error codes of topics that are not there yet."""
         request = MetadataRequest(
-            topics=[MetadataRequestTopic(name=topic) for topic in topics], allow_auto_topic_creation=True
+            topics=[MetadataRequestTopic(name=topic) for topic in topics],
+            allow_auto_topic_creation=self._settings.creates_topics,
         )
         response = self._client.any_broker(request)
         brokers = {each.node_id: (each.host, each.port) for each in response.brokers}

@@ -52,7 +52,8 @@ class SessionRefused(ClientError):
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """`delivery_s` bounds the retries of a batch; `transaction_ms` how long a transaction may be open."""
+    """`delivery_s` bounds the retries of a batch; `transaction_ms` how long a transaction may be open. `creates_topics`
+    lets the cluster create a topic that is not there."""
 
     bootstrap: str
     client_id: str = "kbroker"
@@ -61,6 +62,7 @@ class ProducerSettings:
     delivery_s: float = 120.0
     transactional_id: str | None = None
     transaction_ms: int = 60_000
+    creates_topics: bool = True
 
 
 class ProducerSession:

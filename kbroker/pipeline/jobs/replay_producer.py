@@ -88,6 +88,7 @@ class ReplayProducer:
             CLIENT_ID,
             transactional_id=f"{self._group}-{target.topic}-{partition}",
             transaction_ms=TRANSACTION_TIMEOUT_MS,
+            creates_topics=False,  # one that is deleted meanwhile would be without what was sent before
         )
         with self._errors():
             self._client = reached(target.bootstrap, CLIENT_ID, Timeouts(settings.request_s, settings.delivery_s))

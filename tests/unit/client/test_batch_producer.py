@@ -417,6 +417,13 @@ def test_a_transaction_that_has_no_partition_needs_no_abort(log: Log) -> None:
     assert log.seen(ApiKey.END_TXN) == []
 
 
+@pytest.mark.parametrize("creates", [True, False])
+def test_topics_are_created_only_where_that_is_wanted(log: Log, creates: bool) -> None:
+    producer = opened(log, creates_topics=creates)
+    producer.close()
+    assert log.seen(ApiKey.METADATA)[-1].allow_auto_topic_creation is creates
+
+
 def test_a_partitions_first_batch_is_stored_before_the_next_is_sent(log: Log) -> None:
     """Else, when the first is refused, the broker takes the next one, and the first one's halves never again."""
 
